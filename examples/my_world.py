@@ -35,7 +35,7 @@ class Lights:
         Image.new("RGB", (56, 56), "red" if self.solve() == "stop" else "green").save(picture, "PNG")
         return Observation(text="Stop or go?", screens=(picture.getvalue(),), state=str(self.turn))
 
-    def propose(self, n):  # optional: for `vlmrl env check` and random players
+    def propose(self, n):  # optional: for `vlmrl tools env check` and random players
         return ("stop", "go")[n % 2]
 
     def solve(self):  # optional, with `optimum`: a best action now, and what the best episode is worth

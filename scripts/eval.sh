@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Evaluate a checkpoint and write tables and a report.
 #   bash scripts/eval.sh CHECKPOINT [--suite NAME] [...]      e.g. bash scripts/eval.sh runs/toy_video/final
-# CHECKPOINT is a model folder or a finished run. The suite is toy_video unless --suite says otherwise; `vlmrl suites` lists them,
+# CHECKPOINT is a model folder or a finished run. The suite is toy_video unless --suite says otherwise; `vlmrl list suites` lists them,
 # and `vlmrl eval --help` what else can be given.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -123,7 +123,7 @@ make_rows() { # make_rows "file": one of those that the kit trains on
       rows clevr_cogen "$download" train whole.jsonl
       head -n 1000 "$data/whole.jsonl" >"$data/train.jsonl" ;;
     ton/sft.jsonl) # the starting model writes the thoughts, from question and answer
-      "$python" -m vlmrl thoughts "$recipe" "$data/sft.jsonl" ${settings[@]+"${settings[@]}"} stages.sft.source.path=train.jsonl \
+      "$python" -m vlmrl tools thoughts "$recipe" "$data/sft.jsonl" ${settings[@]+"${settings[@]}"} stages.sft.source.path=train.jsonl \
         ${overrides[@]+"${overrides[@]}"} --check ;;
   esac
 }
@@ -133,7 +133,7 @@ arguments=("$recipe" ${settings[@]+"${settings[@]}"} ${overrides[@]+"${overrides
 if [ "$gpus" = 1 ]; then
   "$python" -m vlmrl train "${arguments[@]}"
 else
-  "$python" -m vlmrl launch --run --gpus "$gpus" "${arguments[@]}"
+  "$python" -m vlmrl train --gpus "$gpus" "${arguments[@]}"
 fi
 if [ -n "$tests" ]; then
   run="runs/$name"

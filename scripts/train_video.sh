@@ -77,4 +77,4 @@ arguments=("$recipe" ${settings[@]+"${settings[@]}"} ${overrides[@]+"${overrides
 if [ "$gpus$nodes" = 11 ]; then
   exec "$python" -m vlmrl train "${arguments[@]}"
 fi
-exec "$python" -m vlmrl launch --run --gpus "$gpus" --nodes "$nodes" ${host:+--host "$host"} "${arguments[@]}"
+exec "$python" -m vlmrl train --gpus "$gpus" --nodes "$nodes" ${host:+--host "$host"} "${arguments[@]}"

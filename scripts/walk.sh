@@ -94,19 +94,22 @@ fi
 walk '^[0-9]+\.[0-9]' vlmrl --version
 walk 'Exit codes' vlmrl --help
 walk 'Exit codes' python -m vlmrl --help
-walk 'torch' vlmrl doctor
+walk 'torch' vlmrl check
 walk 'g2rpo' vlmrl list
+walk 'evidence' vlmrl list temporal_iou
+walk 'toy_video' vlmrl list recipes
 walk '"name": "grpo"' vlmrl list advantage --json
-walk 'toy_video' vlmrl suites
-walk 'python .*/data/aitz/prepare.py ' vlmrl suites gui
-walk 'desk' vlmrl env list
+walk 'toy_video' vlmrl list suites
+walk 'python .*/data/aitz/prepare.py ' vlmrl list suites gui
+walk 'desk' vlmrl list environments
 walk 'recipe: ok' vlmrl check toy_video --no-data
 walk 'fits' vlmrl plan video_3b_1x80gb --gpu h100
 walk 'report' vlmrl train toy_video ${smaller[@]+"${smaller[@]}"}
 walk 'already finished' vlmrl train toy_video ${smaller[@]+"${smaller[@]}"}
-walk 'finished' vlmrl runs
-walk '"status": "finished"' vlmrl runs --json
-walk 'report.html' vlmrl report runs/toy_video
+walk 'finished' vlmrl list runs
+walk '"status": "finished"' vlmrl list runs --json
+walk 'finished' vlmrl view runs
+walk 'report.html' vlmrl view runs/toy_video --save saved
 rows="$(ls "$HOME"/.cache/vlmrl/world-*/test.jsonl | head -n 1)"
 world=()
 [ "$quick" = no ] || world=(--data-root "$(dirname "$rows")") # the suite's own world has 600 videos
@@ -116,7 +119,7 @@ done
 walk 'exact' vlmrl compare runs/toy_video/stages/suites/sft-toy_video runs/toy_video/suites/final-toy_video --out compared
 video="$(dirname "$rows")/$(python -c 'import json, sys; print(json.loads(open(sys.argv[1]).readline())["video"])' "$rows")"
 question="$(python -c 'import json, sys; print(json.loads(open(sys.argv[1]).readline())["prompt"])' "$rows")"
-walk 'answer' vlmrl ask runs/toy_video/final "$question" --video "$video" --out answer.png
+walk 'answer' vlmrl serve runs/toy_video/final --ask "$question" --video "$video" --out answer.png
 walk 'mine.yaml' vlmrl init mine --task video_qa
 walk 'recipe: ok' vlmrl check mine.yaml --no-data
 walk 'first_steps.ipynb' vlmrl examples
@@ -133,6 +136,6 @@ sent = u.Request(a + "/chat/completions", ask, {"Authorization": "Bearer " + k, 
 print(json.load(u.build_opener(u.ProxyHandler({})).open(sent))["choices"][0]["message"])' \
   vlmrl serve runs/toy_video/final --port 0
 walk 'nothing was uploaded' vlmrl publish runs/toy_video/final --to me/toy --license apache-2.0 --dry-run
-walk 'world' vlmrl cache list
+walk 'world' vlmrl list caches
 printf '%6d s  in all, %d failed\n' $((SECONDS - began)) "$failed"
 [ "$failed" = 0 ]

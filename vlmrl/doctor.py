@@ -1,4 +1,4 @@
-"""`vlmrl doctor`: versions against the supported ranges, devices, video decoders, optional parts and how to get them.
+"""`vlmrl check` of a machine: versions against the supported ranges, devices, video decoders, optional parts and how to get them.
 
 Nothing here trains, downloads or reads a secret: of the environment only whether a variable is set is told.
 """
@@ -34,7 +34,7 @@ OPTIONAL = {
     "pip install 'vlmrl[lmms]' && pip install --no-deps lmms-eval==0.7.3",
     "miniwob": "environment miniwob, which also needs Chromium (apt-get install chromium-headless-shell); pip install 'vlmrl[miniwob]'",
     "num2words": "SmolVLM's processor; pip install 'vlmrl[smolvlm]'",
-    "openpyxl": "vlmrl import of tables in XLSX; pip install 'vlmrl[xlsx]'",
+    "openpyxl": "vlmrl eval --import of tables in XLSX; pip install 'vlmrl[xlsx]'",
     "onnxruntime": "the tool read_text of the environment image_tools; pip install 'vlmrl[ocr]'",
     "peft": "model.lora: low-rank adapters; pip install 'vlmrl[lora]'",
     "rapidocr": "the tool read_text of the environment image_tools; pip install 'vlmrl[ocr]'",
@@ -48,6 +48,8 @@ OPTIONAL = {
 }
 """Distribution -> what it is for and how to get it."""
 
+DECODERS = ("av", "decord")
+"""Packages that are told among the decoders, by whether they load, and not among the optional ones once more."""
 COLOURS: dict[Status, str] = {"ok": "green", "absent": "yellow", "problem": "red"}
 """How a status is shown."""
 _VARIABLES = ("HF_TOKEN", "WANDB_API_KEY", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES")
@@ -70,7 +72,7 @@ def examine() -> list[Finding]:
 
 
 def examine_model(path: str) -> list[Finding]:
-    """A model in a folder, from its config, the headers of its shards and the report of `vlmrl conform` beside it. No weights are read."""
+    """A model in a folder, from its config, the headers of its shards and the report of `vlmrl check` beside it. No weights are read."""
     from vlmrl.errors import ConfigError, VlmrlError
     from vlmrl.families import stored
     from vlmrl.families.report import report_of
@@ -85,7 +87,7 @@ def examine_model(path: str) -> list[Finding]:
     except (ConfigError, VlmrlError, ValueError, AttributeError) as error:
         return [Finding(area="model", item=path, found="-", status="problem", advice=str(error))]
     out = [Finding(area="model", item=path, found=f"{kind}, {count / 1e6:,.1f} million numbers, {size / 2**30:.2f} GiB in shards")]
-    found, status, advice = ("no report", "absent", f"vlmrl conform {shlex.quote(path)} tries it") if report is None else report.told()
+    found, status, advice = ("no report", "absent", f"vlmrl check {shlex.quote(path)} tries it") if report is None else report.told()
     return [*out, Finding(area="model", item="conform", found=found, status=status, advice=advice)]
 
 
@@ -162,7 +164,7 @@ def _devices() -> list[Finding]:
 
 def _decoders() -> list[Finding]:
     """PyAV must load: it reads all headers and checks decord's frames. decord is needed only where a recipe asks for it."""
-    problems = {name: _loads(name) for name in ("av", "decord")}
+    problems = {name: _loads(name) for name in DECODERS}
     return [
         Finding(
             area="decoders",
@@ -176,7 +178,7 @@ def _decoders() -> list[Finding]:
 
 
 def _optional() -> list[Finding]:
-    found = {name: _version(name) for name in OPTIONAL}
+    found = {name: _version(name) for name in OPTIONAL if name not in DECODERS}
     return [
         Finding(
             area="optional", item=name, found=version or "-", status="ok" if version else "absent", advice="" if version else OPTIONAL[name]

@@ -189,7 +189,7 @@ def papers(found: Mapping[str, Registry[Any]]) -> str:
     ]
     where = {slot: f"In a stage of a recipe: `{field}`." for field, slot in SLOTS.items()}
     where |= {"strategy": "In a stage of a recipe: `rollout.strategy`."}
-    where["environment"] += " On the command line: `vlmrl env`."
+    where["environment"] += " On the command line: `vlmrl tools env`."
     for slot, registry in found.items():
         out += ["", f"## {slot}", "", where[slot]]
         for head, methods in by_card(slot, registry):

@@ -211,7 +211,7 @@ def arguments_of(cell: Cell, out: Path, machine: Sequence[str]) -> list[str]:
     """The command of a cell, without the interpreter. `machine`: overrides that change no number."""
     places = [f"run.name={cell.name}", f"run.root={out}", "run.trackers=[]", f"toy.cache={out / cell.cache}", *machine]
     if cell.kind == "base":
-        return ["toy", "prepare", cell.recipe, *cell.settings, *places]
+        return ["tools", "toy", "prepare", cell.recipe, *cell.settings, *places]
     model = [] if cell.after is None or cell.after.kind == "base" else [f"model.path={out / cell.after.name / 'final'}"]
     return ["train", cell.recipe, *cell.settings, *places, *model]
 

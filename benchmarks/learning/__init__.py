@@ -5,6 +5,6 @@ python -m benchmarks.learning.toy_grounding    temporal grounding
 python -m benchmarks.learning.toy_desk         episodes of several turns; its control is `toy_desk_plugin`
 python -m benchmarks.learning.rollout_job      the main job with each engine for rollouts
 python -m benchmarks.learning.sharded_job      the main job in shards, killed three times
-python -m benchmarks.learning.families         the promises of `vlmrl conform` on every configuration
+python -m benchmarks.learning.families         the promises of `vlmrl check` on every configuration
 python -m benchmarks.learning.family_gain      what RL teaches families without code of their own
 """

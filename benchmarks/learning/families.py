@@ -1,4 +1,4 @@
-"""The promises of `vlmrl conform`, on a tiny model of every configuration.
+"""The promises of `vlmrl check`, on a tiny model of every configuration.
 
     python -m benchmarks.learning.families
     python -m benchmarks.learning.families --only gemma3,lfm2_vl --write /tmp/families.md      # a trial
@@ -64,7 +64,7 @@ def rendered(reports: Sequence[Mapping[str, Any]], failed: Mapping[str, str], mi
     tried_with = ", ".join(f"{name} {version}" for name, version in (reports[0]["versions"] if reports else versions()).items())
     lines = ["# Model families", ""]
     lines += [
-        f"`vlmrl conform NAME --tiny` of every configuration, on a CPU; {tried_with}. Random weights of small size in the real classes,"
+        f"`vlmrl check NAME --tiny` of every configuration, on a CPU; {tried_with}. Random weights of small size in the real classes,"
     ]
     lines += ["float64. A number is the largest difference of log-probs, logits or relative gradients; `-`: nothing to try."]
     lines += ["SmolVLM's processor writes numerals where the package num2words is missing (the extra `smolvlm` brings it).", ""]
@@ -72,7 +72,7 @@ def rendered(reports: Sequence[Mapping[str, Any]], failed: Mapping[str, str], mi
     for report in reports:
         cells = [cell(report, key) for key in COLUMNS]
         lines.append(f"| {report['name']} | " + " | ".join(cells) + f" | {', '.join(report['layouts']) or 'none'} |")
-    lines += ["", "P14 needs vLLM: `vlmrl conform MODEL --engine vllm`.", "", "## Not admitted", ""]
+    lines += ["", "P14 needs vLLM: `vlmrl check MODEL --engine vllm`.", "", "## Not admitted", ""]
     wrong = [
         f"* {report['name']}: {c['promise']} {c['case']}, {c['what']}: {c['value']} (limit {c['limit']:.0e}) {c['note']}".rstrip()
         for report in reports

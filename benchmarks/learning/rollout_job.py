@@ -47,7 +47,7 @@ def server(arguments: Sequence[str], out: Path, name: str) -> Iterator[dict[str,
 
     said, token = out / f"{name}-server.log", out / f"{name}-token"
     recipe, *overrides = arguments
-    line = [sys.executable, "-m", "vlmrl", "rollout-server", recipe, *overrides, "--listen", "127.0.0.1:0", "--token-file", str(token)]
+    line = [sys.executable, "-m", "vlmrl", "serve", "--rollouts", recipe, *overrides, "--listen", "127.0.0.1:0", "--token-file", str(token)]
     with said.open("w") as file:
         process = subprocess.Popen(line, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
         try:

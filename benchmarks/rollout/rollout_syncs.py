@@ -158,7 +158,7 @@ def in_process(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], di
 
 @contextlib.contextmanager
 def on_server(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], dict[str, int]]]]:
-    """vLLM behind `vlmrl rollout-server`, and the memory of each."""
+    """vLLM behind `vlmrl serve --rollouts`, and the memory of each."""
     import json
 
     from tests.support import runs, served

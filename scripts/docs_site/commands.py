@@ -13,16 +13,17 @@ FOLDER = "reference/cli"
 
 
 def every(command: Any, name: str = "vlmrl") -> Iterator[tuple[str, Any]]:
-    """(name, command) of all that is no group: `vlmrl toy make`."""
+    """(name, command) of all that is no group: `vlmrl tools toy make`."""
     inner: dict[str, Any] = getattr(command, "commands", {})
     if not inner:
         yield name, command
     for key, one in inner.items():
-        yield from every(one, f"{name} {key}")
+        if not one.hidden:  # an old name
+            yield from every(one, f"{name} {key}")
 
 
 def file_of(name: str) -> str:
-    """`reference/cli/toy-make.md` of `vlmrl toy make`."""
+    """`reference/cli/toy-make.md` of `vlmrl tools toy make`."""
     return f"{FOLDER}/{'-'.join(name.split()[1:])}.md"
 
 

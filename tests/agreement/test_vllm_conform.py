@@ -1,4 +1,4 @@
-"""`vlmrl conform --engine vllm` on tiny models: vLLM has our ids of prompts with pictures, and our log-probs of its own answers (P14)."""
+"""`vlmrl check --engine vllm` on tiny models: vLLM has our ids of prompts with pictures, and our log-probs of its own answers (P14)."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_a_copy_is_asked_as_the_run_was(tiny_files: tuple[Path, Path], tmp_path:
     assert (there.media.min_pixels, there.media.max_pixels, there.media.max_frames) == (3136, 4704, 32)
     row = json.loads((tiny_files[1] / "test.jsonl").read_text().splitlines()[0])
     video = tiny_files[1] / row["video"]
-    asked = CliRunner().invoke(app, ["ask", str(copy), row["prompt"], "--video", str(video), "--json", "--device", "cpu"])
+    asked = CliRunner().invoke(app, ["serve", str(copy), "--ask", row["prompt"], "--video", str(video), "--json", "--device", "cpu"])
     assert asked.exit_code == 0, asked.output
     answer = json.loads(next(line for line in asked.output.splitlines() if line.startswith("{")))
     assert answer["tokens"] <= 10

@@ -162,7 +162,7 @@ def vlmrl(block: Block, words: list[str]) -> None:
     """The command parses, and the recipes, suites and methods that it names are there."""
     optional = [word[1:] if word.startswith("[") else word.removesuffix("]") if "[" not in word else word for word in words]
     found = parse_vlmrl([word.removesuffix("]") if word.isupper() else word for word in optional])
-    recipe = None if found.get("rows") else found.get("recipe")  # with --rows, settings of the source stand there
+    recipe = found.get("recipe") or (found["what"] if words[0] == "check" and not found["rows"] and is_recipe(found["what"]) else None)
     if recipe is not None and find("recipe", str(recipe)) is not None:
         from vlmrl.methods import method_problems
 
@@ -170,11 +170,16 @@ def vlmrl(block: Block, words: list[str]) -> None:
     elif recipe is not None:
         assert str(recipe) in ("recipe.yaml", "RECIPE", "mine.yaml"), f"{block}: no recipe {recipe}"
         overrides(block, list(found.get("overrides") or []))
-    suite = found.get("suite") or (found.get("name") if words[0] == "suites" else None)
+    suite = found.get("suite") or (found.get("name") if words[:2] == ["list", "suites"] else None)
     if suite is not None and not str(suite).endswith(".yaml") and not str(suite).isupper():
         suite_path(suite)
     for task in (found.get("task") or []) if words[0] == "eval" else []:
         assert (DEFINITIONS / "tasks" / f"{task}.yaml").is_file(), f"{block}: no task {task}"
+
+
+def is_recipe(what: str | None) -> bool:
+    """Whether `vlmrl check` takes it for a recipe, and not for rows, a model or this machine."""
+    return what is not None and (what.endswith(".yaml") or find("recipe", what) is not None)
 
 
 def overrides(block: Block, given: list[str]) -> None:

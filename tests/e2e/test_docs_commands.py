@@ -16,21 +16,13 @@ from vlmrl.cli import app
 from vlmrl.paths import find
 
 YOURS = {
-    "ask": "a checkpoint",
     "compare": "two evaluations",
     "eval": "a checkpoint",
-    "import": "results of another harness",
     "publish": "a checkpoint, and a hub",
-    "report": "a run",
-    "rollout-server": "vLLM",
-    "runs": "runs; tests/unit/run/test_listing.py",
-    "serve": "a checkpoint; tests/unit/extras/serve",
-    "thoughts": "a checkpoint",
+    "serve": "a checkpoint, or vLLM; tests/unit/extras/serve",
     "view": "a run; tests/e2e/test_view_browser.py",
-    "conform": "a model, or minutes: test_a_tiny_model_is_tried (slow)",
     "train": "minutes: tests/e2e/test_train_command.py",
-    "toy": "minutes: tests/e2e/test_train_command.py",
-    "env": "an environment's processes: tests/unit/extras/agents/test_cli_env.py",
+    "tools": "minutes, or an environment's processes: tests/e2e/test_train_command.py, tests/unit/extras/agents/test_cli_env.py",
 }
 """Command -> what it needs that is not here, or the test that runs it."""
 LINKED = ("configs", "data", "docs", "evals", "examples", "tests", "vlmrl")
@@ -52,15 +44,15 @@ def why_not(words: list[str], made: set[str]) -> str | None:
     if words[0] in YOURS:
         return YOURS[words[0]]
     given = parse_vlmrl(words)
-    recipe = given.get("recipe")
+    recipe = given["what"] if words[0] == "check" else given.get("recipe")
+    if words[0] == "check" and (recipe is None or given["rows"] or given["machine"] or given["tiny"] or given["engine"]):
+        return "this machine, rows or a model; tests/unit/cli/test_check.py, test_a_tiny_model_is_tried (slow)"
     if recipe is not None and str(recipe) not in made and find("recipe", str(recipe)) is None and not (ROOT / str(recipe)).is_file():
         return "a recipe of yours"
     if words[0] == "check" and not given.get("no_data"):
         return "rows; tests/unit/cli/test_cli.py"
-    if words[0] == "launch" and given.get("run"):
-        return "starts processes: tests/e2e/test_launch_run.py"
-    if words[0] == "doctor" and len(words) > 1:
-        return "a model"
+    if words[:2] in (["list", "runs"], ["list", "caches"]):
+        return "what is on this machine; tests/unit/extras/tools"
     if given.get("data_root") is not None or given.get("data") is not None:
         return "rows"
     return None
@@ -90,7 +82,7 @@ def test_commands_run(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_many_are_run() -> None:
     run = {words[0] for block in BLOCKS for words in vlmrl_commands(block) if why_not(words, set()) is None}
-    assert run >= {"list", "plan", "launch", "check"}
+    assert run >= {"list", "plan", "check"}
 
 
 def test_reasons_are_of_commands_that_exist() -> None:
@@ -110,7 +102,7 @@ def test_a_command_that_fails_would_be_found(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.slow
 def test_a_tiny_model_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line of docs/your_model.md that needs no model."""
-    line = "conform qwen3_5 --tiny"
+    line = "check qwen3_5 --tiny"
     assert f"vlmrl {line}" in (ROOT / "docs/your_model.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, line.split())

@@ -166,8 +166,9 @@ def options() -> dict[str, set[str]]:
 
     commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
     found = {name: {option for p in command.params for option in p.opts} for name, command in commands.items()}
-    groups = {name: commands[name].commands.values() for name in ("toy", "env")}
-    return found | {name: {option for one in own for p in one.params for option in p.opts} for name, own in groups.items()}
+    tools = commands["tools"].commands
+    own = {name: list(getattr(one, "commands", {"": one}).values()) for name, one in tools.items()}
+    return found | {name: {option for one in inner for p in one.params for option in p.opts} for name, inner in own.items()}
 
 
 @pytest.mark.parametrize("item", [i for i in every(r"--[a-z]") if i[0] not in OTHERS], ids=where)

@@ -1,4 +1,4 @@
-"""`vlmrl launch --run`: ranks on the CPU of this machine, mistakes said once, exit codes, and the script for the first hour."""
+"""`vlmrl train --gpus`: ranks on the CPU of this machine, mistakes said once, exit codes, and the script for the first hour."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shell(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def launched(*words: str) -> subprocess.CompletedProcess[str]:
-    return shell(sys.executable, "-m", "vlmrl", "launch", "--run", "--gpus", "2", *words)
+    return shell(sys.executable, "-m", "vlmrl", "train", "--gpus", "2", *words)
 
 
 def recipe_of(config: dict[str, Any], folder: Path) -> str:

@@ -74,6 +74,6 @@ def test_all_four_in_every_command(data: Path, tiny_files: tuple[Path, Path], tm
     assert done.returncode == 0, done.stderr
     assert "polygon IoU" in (tmp_path / "page" / "comparison.html").read_text(encoding="utf-8")
     (run / "report.html").unlink()
-    done = vlmrl("report", str(run))
+    done = vlmrl("view", str(run), "--save", str(run))
     assert done.returncode == 0, done.stderr
     assert "polygon IoU" in (run / "report.html").read_text(encoding="utf-8")

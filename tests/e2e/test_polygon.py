@@ -134,7 +134,7 @@ def test_train_with_the_score_as_reward_and_write_the_report_again(recipe: Path)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert any("eval/polygon_iou" in line or any("polygon_iou" in key for key in line) for line in lines)
     (run / "report.html").unlink()
-    again = vlmrl("report", str(run))
+    again = vlmrl("view", str(run), "--save", str(run))
     assert again.returncode == 0, again.stderr
     assert "polygon IoU" in (run / "report.html").read_text(encoding="utf-8")
 

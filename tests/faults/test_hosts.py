@@ -177,12 +177,12 @@ def test_a_judge_that_is_slow_is_waited_for(whole: Whole, tmp_path: Path) -> Non
 
 
 def test_the_launcher_joins_two_hosts(whole: Whole, tmp_path: Path) -> None:
-    """`vlmrl launch --run --nodes 2` on each; one is killed, the launchers start both again: the bits of an undisturbed run."""
+    """`vlmrl train --gpus 1 --nodes 2` on each; one is killed, the launchers start both again: the bits of an undisturbed run."""
     hosts, config, expected = whole
     mine = elsewhere(config, tmp_path / "run")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(json.dumps(mine))  # JSON is YAML
-    command = [sys.executable, "-m", "vlmrl", "launch", "--run", "--nodes", "2", "--host", hosts.addresses[0], "--restarts", "2"]
+    command = [sys.executable, "-m", "vlmrl", "train", "--gpus", "1", "--nodes", "2", "--host", hosts.addresses[0], "--restarts", "2"]
     env = environment(VLMRL_FAULT="step.after_update@2:kill#rank=1")
     logs = [tmp_path / f"host{host}.log" for host in range(2)]
     began = [hosts.start(host, [*command, str(recipe)], env=env, log=logs[host]) for host in range(2)]

@@ -1,4 +1,4 @@
-"""Reports of `vlmrl conform` as the kit writes them, with what a test wants them to say."""
+"""Reports of `vlmrl check` as the kit writes them, with what a test wants them to say."""
 
 from __future__ import annotations
 

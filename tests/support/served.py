@@ -28,7 +28,7 @@ class Served:
 
 def command(recipe: Path, listen: str, token: Path) -> list[str]:
     """What starts a server for a recipe."""
-    return [sys.executable, "-m", "vlmrl", "rollout-server", str(recipe), "--listen", listen, "--token-file", str(token)]
+    return [sys.executable, "-m", "vlmrl", "serve", "--rollouts", str(recipe), "--listen", listen, "--token-file", str(token)]
 
 
 @contextmanager

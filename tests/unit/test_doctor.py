@@ -1,4 +1,4 @@
-"""What `vlmrl doctor` finds on this machine, and on machines that lack something."""
+"""What `vlmrl check` finds on this machine, and on machines that lack something."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def test_this_machine():
     assert found["cpu"].status == "ok"
     assert ("cuda:0" in found) == torch.cuda.is_available()
     assert {"working directory", "model cache", "decord", "av", *doctor.OPTIONAL} <= set(found)
+    assert [f.item for f in doctor.examine()].count("decord") == 1
 
 
 def test_versions_out_of_range_and_missing_are_problems(monkeypatch):

@@ -144,18 +144,17 @@ def test_train_video_on_several_gpus_or_machines_is_launched(checkout, arguments
         checkout / "scripts" / "train_video.sh", *arguments, *given, "run.seed=3", cwd=checkout, VLMRL_PYTHON=str(checkout / "python")
     )
     words = done.stdout.splitlines()
-    assert words[:3] == ["-m", "vlmrl", "launch"]
+    assert words[:3] == ["-m", "vlmrl", "train"]
     found = parse_vlmrl(words[2:])
-    assert found["run"] is True
     assert {name: found[name] for name in options} == options
     assert Path(found["recipe"]).name == ("video_tempsamp_3b.yaml" if mine else "toy_video.yaml")
     assert found["overrides"][-1] == "run.seed=3"
 
 
 def test_launch_passes_its_arguments_on(checkout):
-    given = ["--gpus", "8", "--run", "recipe.yaml", "run.seed=3"]
+    given = ["--gpus", "8", "recipe.yaml", "run.seed=3"]
     done = bash(checkout / "scripts" / "launch.sh", *given, cwd=checkout, VLMRL_PYTHON=str(checkout / "python"))
-    assert done.stdout.splitlines() == ["-m", "vlmrl", "launch", *given]
+    assert done.stdout.splitlines() == ["-m", "vlmrl", "train", *given]
 
 
 def test_eval_takes_the_toy_suite_unless_told_otherwise(checkout):
@@ -374,7 +373,7 @@ def test_pages_of_reproductions_name_what_is_there(name):
     page = (ROOT / "docs" / "reproduce" / f"{name}.md").read_text(encoding="utf-8")
     for path in re.findall(r"(?:configs|data|scripts)/[\w/]+\.\w+", page):
         assert (ROOT / path).is_file(), path
-    for suite in re.findall(r"vlmrl suites (\w+)", page):
+    for suite in re.findall(r"vlmrl list suites (\w+)", page):
         assert (ROOT / "evals" / "suites" / f"{suite}.yaml").is_file()
     assert f"bash scripts/reproduce.sh {name} --stand-in" in page
     assert "not measured" in page or "vlmrl plan" in page

@@ -126,7 +126,7 @@ def test_the_commands_of_the_readme_work_in_an_empty_folder(installed: Path, tmp
     assert checked.returncode == 0, checked.stderr
     assert f"{installed}/vlmrl/shipped/configs/recipes/toy_video.yaml (comes with vlmrl)" in checked.stderr
     assert "recipe: ok" in checked.stdout
-    launched = python(installed, tmp_path, "-m", "vlmrl", "launch", "configs/recipes/toy_video.yaml", "--gpus", "2", "--with", "accelerate")
+    launched = python(installed, tmp_path, "-m", "vlmrl", "plan", "toy_video", "--launch", "--gpus", "2", "--with", "accelerate")
     assert launched.returncode == 0, launched.stderr
     settings = launched.stdout.split("--config_file ")[1].split()[0]
     assert Path(settings) == installed / "vlmrl/shipped/configs/accelerate/one_machine.yaml"

@@ -16,11 +16,13 @@ import typer
 from vlmrl import __version__
 from vlmrl.cli import eval
 from vlmrl.cli.names import printable
+from vlmrl.cli.old_names import OLD, Commands
 from vlmrl.errors import ConfigError, VlmrlError
 
 USAGE = ConfigError.exit_code
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Reinforcement learning for vision-language models.",
@@ -31,30 +33,26 @@ app = typer.Typer(
 COMMANDS = (
     "vlmrl.cli.init",
     "vlmrl.cli.examples",
-    "vlmrl.cli.ask",
+    "vlmrl.cli.check",
+    "vlmrl.extras.plan.command",
+    "vlmrl.cli.train",
+    "vlmrl.cli.eval",
+    "vlmrl.extras.seeds.command",
+    "vlmrl.extras.pages.view.command",
     "vlmrl.extras.serve.command",
     "vlmrl.extras.publish.command",
-    "vlmrl.cli.runs",
-    "vlmrl.extras.pages.view.command",
-    "vlmrl.cli.toy",
-    "vlmrl.cli.cache",
-    "vlmrl.extras.agents.command",
-    "vlmrl.cli.eval",
-    "vlmrl.extras.bridge.importers.command",
-    "vlmrl.extras.scale.command",
-    "vlmrl.extras.vllm.command",
-    "vlmrl.extras.plan.command",
-    "vlmrl.extras.families.conform.command",
-    "vlmrl.cli.train",
-    "vlmrl.cli.check",
-    "vlmrl.extras.thoughts.command",
-    "vlmrl.cli.list",
-    "vlmrl.cli.doctor",
-    "vlmrl.extras.pages.command",
+    "vlmrl.extras.tools.command",
 )
 """The module of each command, in the order of the help: by name, because nothing here imports an extra."""
-for command in COMMANDS:
-    import_module(command).register(app)
+TOOLS = ("vlmrl.extras.tools.toy", "vlmrl.extras.tools.cache", "vlmrl.extras.agents.command", "vlmrl.extras.thoughts.command")
+"""Those of `vlmrl tools`."""
+tools = typer.Typer(no_args_is_help=True, help="Helpers: generated worlds, their cache, environments, thoughts for rows.")
+for names, group in ((COMMANDS, app), (TOOLS, tools)):
+    for command in names:
+        import_module(command).register(group)
+for registered in app.registered_commands:
+    registered.hidden = registered.name in OLD
+app.add_typer(tools, name="tools")
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
-"""The command `check`: a recipe, its methods and its data, before anything is trained."""
+"""The command `check`: before anything is trained, a recipe with its methods and data, rows alone, a model, or this machine."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,17 +11,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vlmrl.cli.names import Overrides, load_said, method_problems, printable
+from vlmrl.cli.doctor import doctor
+from vlmrl.cli.names import Overrides, extra, given, load_said, method_problems, panel, printable
 from vlmrl.errors import ConfigError, DataError
 from vlmrl.registry import Catalogue
 
 if TYPE_CHECKING:
     from vlmrl.config.load import ResolvedRecipe
     from vlmrl.config.schema import Config
-    from vlmrl.run.audit import AuditReport
+    from vlmrl.run.audit_report import AuditReport, SourceAudit
 
 FITS: Catalogue[Callable[[ResolvedRecipe, str], str | None]] = Catalogue("check of a GPU")
 """What `--gpu` asks whether a recipe fits; its answer is a line, or None where all is well."""
+
+WIDE = 100
+"""Columns from which on a table of sources is shown."""
+_ROWS, _MODEL = panel("Of rows"), panel("Of a model")
+_SAID = {"recipe": "a recipe", "rows": "rows", "model": "a model", "machine": "the machine"}
+_OF = {
+    "recipe": ("no_data", "print_", "gpu"),
+    "rows": ("answer_type", "media_root", "columns", "turns", "model", "no_media"),
+    "recipe rows": ("html",),
+    "model": ("tiny", "only", "engine", "as_json"),
+}
+"""What is checked -> parameters that are for nothing else."""
 
 
 def register(app: typer.Typer) -> None:
@@ -29,8 +43,10 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    recipe: Annotated[
-        str | None, typer.Argument(help="YAML recipe or its name; with --rows, KEY=VALUE of its source", show_default=False)
+    ctx: typer.Context,
+    what: Annotated[
+        str | None,
+        typer.Argument(help="Recipe (file or name), file of rows, or folder of a model; nothing: this machine", show_default=False),
     ] = None,
     overrides: Overrides = None,
     no_data: Annotated[bool, typer.Option("--no-data", help="Check the recipe only; read no rows and no media.")] = False,
@@ -39,26 +55,73 @@ def check(
     print_: Annotated[
         bool, typer.Option("--print", help="Print the resolved recipe as YAML, each value with where it comes from.")
     ] = False,
-    rows: Annotated[Path | None, typer.Option(help="Check this file of rows alone, without a recipe.", show_default=False)] = None,
-    answer_type: Annotated[str | None, typer.Option(help="--rows: how answers are read, as choice or math.", show_default=False)] = None,
-    media_root: Annotated[Path | None, typer.Option(help="--rows: folder of the media, if not the file's.", show_default=False)] = None,
-    columns: Annotated[str | None, typer.Option(help="--rows: as {prompt: question, answer: output}.", show_default=False)] = None,
-    turns: Annotated[str | None, typer.Option(help="--rows: first, last or split.", show_default=False)] = None,
-    model: Annotated[str | None, typer.Option(help="--rows: model whose tokens and pixels are meant.", show_default=False)] = None,
-    no_media: Annotated[bool, typer.Option("--no-media", help="--rows: open no media.")] = False,
+    rows: Annotated[Path | None, typer.Option(help="The file, where its name does not say that it holds rows.", **_ROWS)] = None,
+    answer_type: Annotated[str | None, typer.Option(help="How answers are read, as choice or math.", **_ROWS)] = None,
+    media_root: Annotated[Path | None, typer.Option(help="Folder of the media, if not the file's.", **_ROWS)] = None,
+    columns: Annotated[str | None, typer.Option(help="As {prompt: question, answer: output}.", **_ROWS)] = None,
+    turns: Annotated[str | None, typer.Option(help="first, last or split.", **_ROWS)] = None,
+    model: Annotated[str | None, typer.Option(help="Model whose tokens and pixels are meant.", **_ROWS)] = None,
+    no_media: Annotated[bool, typer.Option("--no-media", help="Open no media.", **_ROWS)] = False,
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="Random weights of small size: of a folder's config, or of a name.", **_MODEL)
+    ] = False,
+    only: Annotated[str | None, typer.Option(help="Some promises alone, as P1,P8.", **_MODEL)] = None,
+    engine: Annotated[str | None, typer.Option(help="vllm: what it makes of the same prompts, too (P14).", **_MODEL)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The report in place of the table.", **_MODEL)] = False,
+    machine: Annotated[bool, typer.Option("--machine", help="This machine, and of a model what its files say; runs nothing.")] = False,
 ) -> None:
-    """Check a recipe, its methods and all of its data; or with --rows a file of rows alone. No model weights are loaded.
+    """Check before anything is trained: a recipe with all of its data, rows alone, a model for exact training, or this machine.
+
+    Of a recipe and rows no weights are loaded. A model is tried with ids, features, positions and every layout against rows alone, and the
+    report is written beside it, as conform.json. Exit code 70 if a promise is not kept, or if the machine lacks what is needed.
 
     Example: vlmrl check toy_video --html rows.html run.seed=3
     """
-    if rows is not None:
-        if no_data or print_ or (no_media and html is not None):
-            raise ConfigError("--rows goes without --no-data and --print, and --no-media without --html")
+    kind = "rows" if rows is not None else _kind(what, machine, bool(given(ctx, _OF["model"])))
+    wrong = given(ctx, (name for of, names in _OF.items() if kind not in of.split() for name in names))
+    wrong += overrides or [] if kind in ("model", "machine") else []
+    if wrong:
+        raise ConfigError(f"{wrong[0]}: not for {_SAID[kind]} ({what or rows or 'this one'}); vlmrl check --help says what belongs to what")
+    if kind == "machine":
+        doctor(what)
+    elif kind == "model":
+        extra("vlmrl.extras.families.conform.command.conform")(str(what), tiny=tiny, only=only, engine=engine, as_json=as_json)
+    elif kind == "rows":
+        if no_media and html is not None:
+            raise ConfigError("--no-media goes without --html")
         settings = [f"{k}={v}" for k, v in (("answer_type", answer_type), ("columns", columns), ("turns", turns)) if v is not None]
-        _check_rows(rows, [*settings, *([recipe] if recipe else []), *(overrides or [])], media_root, model, html, media=not no_media)
-        return
-    if recipe is None or any((answer_type, media_root, columns, turns, model, no_media)):
-        raise ConfigError("give a recipe, or rows with --rows FILE; --answer-type and the like belong to --rows")
+        settings += [*([what] if rows is not None and what else []), *(overrides or [])]
+        _check_rows(rows or Path(str(what)), settings, media_root, model, html, media=not no_media)
+    else:
+        _check_recipe(str(what), overrides, no_data=no_data, print_=print_, gpu=gpu, html=html)
+
+
+def _kind(what: str | None, machine: bool, as_model: bool) -> str:
+    """What is to be checked: `machine`, `model`, `rows` or `recipe`. A path that is not there is told by its ending.
+
+    Raises:
+        ConfigError: a folder that is none of these.
+    """
+    if machine or what is None:
+        return "machine"
+    from vlmrl.data.raw import FILES
+
+    path = Path(what).expanduser()
+    if as_model or (path / "config.json").is_file():
+        return "model"
+    if path.is_dir() and (path / "run.json").is_file():
+        raise ConfigError(f"{what}: a run; its recipe is {path / 'config.yaml'}, its model {path / 'final'}; vlmrl view {what} shows it")
+    if path.is_dir():
+        return "rows"
+    if path.is_file():
+        return "recipe" if path.suffix in (".yaml", ".yml") else "rows"
+    if path.suffix in FILES or re.search(r"[#@]", path.name):
+        return "rows"
+    hub = re.fullmatch(r"[\w.-]+/[\w.-]+", what) is not None and not path.parent.is_dir() and path.suffix not in (".yaml", ".yml")
+    return "model" if hub else "recipe"
+
+
+def _check_recipe(recipe: str, overrides: list[str] | None, *, no_data: bool, print_: bool, gpu: str | None, html: Path | None) -> None:
     loaded = load_said(recipe, overrides, method_problems)
     if print_:
         from vlmrl.config.load import annotated
@@ -83,7 +146,7 @@ def check(
 
 
 def _check_rows(rows: Path, settings: list[str], media_root: Path | None, model: str | None, html: Path | None, *, media: bool) -> None:
-    """`check --rows`."""
+    """Rows alone."""
     from vlmrl.run.check_rows import audit_rows, rows_config, told
     from vlmrl.run.ui import Ui
 
@@ -108,9 +171,19 @@ def _audit(config: Config, html: Path | None, *, rows: bool = False) -> AuditRep
 
     ui = Ui()
     report = audited(config, html, ui, rows=rows)
-    if not rows:
+    if not rows and ui.console.width >= WIDE:
         ui.show(report.table())
+    elif not rows:  # a table of as many columns would break words and paths
+        for line in [*(line for one in report.sources for line in _lines(one)), *report.notes]:
+            typer.echo(printable(line))
     return report
+
+
+def _lines(one: SourceAudit) -> list[str]:
+    """What the table has in the row of a source."""
+    left = [f"  left out: {count} {reason}" for reason, count in sorted(one.reasons.items())]
+    counts = f"  {one.rows} rows, {one.good} good, longest prompt {one.longest_prompt} tokens"
+    return [f"{one.path}: {one.answer_format}, used by {', '.join(one.used_by)}", counts, *left]
 
 
 def _check_methods(loaded: ResolvedRecipe) -> bool:

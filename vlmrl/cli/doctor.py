@@ -1,26 +1,16 @@
-"""The command `doctor`: what this machine has and lacks."""
+"""`vlmrl check` without an argument: what this machine has and lacks."""
 
 from __future__ import annotations
-
-from typing import Annotated
-
-import typer
 
 from vlmrl.cli.names import extra
 from vlmrl.errors import VlmrlError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(doctor)
+def doctor(model: str | None = None) -> None:
+    """Print versions, devices, video decoders and optional parts of this machine; with a folder of a model, what its files say.
 
-
-def doctor(
-    model: Annotated[str | None, typer.Argument(help="Folder of a model, to look at it as well", show_default=False)] = None,
-) -> None:
-    """Versions, devices, video decoders and optional parts of this machine. Exit code 70 when something needed is missing.
-
-    Example: vlmrl doctor
+    Raises:
+        VlmrlError: something that is needed is missing.
     """
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""The commands about evaluation: `eval`, `compare`, `suites`. Registered by `vlmrl.cli`; everything heavy is imported inside."""
+"""The command `eval`: a model on a suite or on rows, or results of another harness. Everything heavy is imported inside."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl.cli.names import Plugins, extra, say, suite_said
-from vlmrl.errors import ConfigError, VlmrlError
+from vlmrl.cli.names import Plugins, extra, given, panel, suite_said
+from vlmrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from vlmrl.evals.ask.models import Model
@@ -23,92 +23,119 @@ if TYPE_CHECKING:
 PANEL = "What is asked otherwise than the suite says"
 JUDGE = "A judge of thoughts: consistent with the answer, true to the picture?"
 SERVED = "A served model instead of one loaded here"
+IMPORTED = "Results of another harness, for vlmrl compare (docs/compare.md)"
+_PLAIN: dict[str, Any] = {"show_default": False}
+_OTHER, _SERVED, _JUDGE, _IMPORT = map(panel, (PANEL, SERVED, JUDGE, IMPORTED))
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
+    """Add the command."""
     app.command("eval")(eval_)
-    app.command("compare")(compare)
-    app.command("suites")(suites)
 
 
 def eval_(
-    checkpoint: Annotated[Path, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)],
+    ctx: typer.Context,
+    checkpoint: Annotated[
+        Path | None, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="--rows: keys of its source, as in a recipe", show_default=False)
     ] = None,
-    suite: Annotated[
-        str | None, typer.Option(help="A suite by its name, or a YAML file; without it they are listed", show_default=False)
-    ] = None,
-    rows: Annotated[Path | None, typer.Option(help="A file of rows, without any suite", show_default=False)] = None,
+    suite: Annotated[str | None, typer.Option(help="A suite by its name, or a YAML file; without it they are listed", **_PLAIN)] = None,
+    rows: Annotated[Path | None, typer.Option(help="A file of rows, without any suite", **_PLAIN)] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the results  [default: suites/<model>-<suite> beside the model]", show_default=False)
+        Path | None, typer.Option(help="Folder of the results  [default: suites/<model>-<suite> beside the model]", **_PLAIN)
     ] = None,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder of the data, instead of the suite's or the file's", show_default=False)
-    ] = None,
-    task: Annotated[list[str] | None, typer.Option(help="Only this task; may be repeated", show_default=False)] = None,
-    samples: Annotated[
-        int | None, typer.Option(help="Answers per question, for pass@k and maj@n", rich_help_panel=PANEL, show_default=False, min=1)
-    ] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy", rich_help_panel=PANEL, show_default=False, min=0)] = None,
-    top_p: Annotated[float | None, typer.Option(help="Nucleus", rich_help_panel=PANEL, show_default=False, min=0, max=1)] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Rows of each task; subsets nest", rich_help_panel=PANEL, show_default=False, min=1)
-    ] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer", rich_help_panel=PANEL, show_default=False, min=1)] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of the data, instead of the suite's or the file's", **_PLAIN)] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Only this task; may be repeated. --import: its name", **_PLAIN)] = None,
+    samples: Annotated[int | None, typer.Option(help="Answers per question, for pass@k and maj@n", min=1, **_OTHER)] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy", min=0, **_OTHER)] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus", min=0, max=1, **_OTHER)] = None,
+    limit: Annotated[int | None, typer.Option(help="Rows of each task; subsets nest", min=1, **_OTHER)] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer", min=1, **_OTHER)] = None,
     seed: Annotated[int, typer.Option(help="Of sampled answers", rich_help_panel=PANEL)] = 0,
     plugin: Plugins = None,
     rescore: Annotated[bool, typer.Option("--rescore", help="Score the answers again that are there; asks no model")] = False,
-    endpoint: Annotated[
-        str | None, typer.Option(help="URL up to /v1; the checkpoint gives the processor", rich_help_panel=SERVED, show_default=False)
-    ] = None,
-    served_model: Annotated[
-        str | None, typer.Option(help="Name of the model at the endpoint", rich_help_panel=SERVED, show_default=False)
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(help="What the served weights are called in tables", rich_help_panel=SERVED, show_default=False)
-    ] = None,
-    judge: Annotated[
-        str | None, typer.Option(help="URL up to /v1 of a judge that reads the thoughts", rich_help_panel=JUDGE, show_default=False)
-    ] = None,
-    judge_model: Annotated[str | None, typer.Option(help="Name of the judge's model", rich_help_panel=JUDGE, show_default=False)] = None,
+    endpoint: Annotated[str | None, typer.Option(help="URL up to /v1; the checkpoint gives the processor", **_SERVED)] = None,
+    served_model: Annotated[str | None, typer.Option(help="Name of the model at the endpoint", **_SERVED)] = None,
+    label: Annotated[str | None, typer.Option(help="What the served weights are called in tables", **_SERVED)] = None,
+    judge: Annotated[str | None, typer.Option(help="URL up to /v1 of a judge that reads the thoughts", **_JUDGE)] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Name of the judge's model", **_JUDGE)] = None,
     via: Annotated[str, typer.Option(help="native, or lmms: through lmms-eval, in a child process (docs/lmms-eval.md)")] = "native",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto (bfloat16 on a GPU that has it, else float32), float32 or bfloat16")] = "auto",
     engine: Annotated[str, typer.Option(help="hf, or vllm: vLLM in this process (docs/rollout.md)")] = "hf",
+    import_: Annotated[Path | None, typer.Option("--import", help="Its file; of lmms-eval also a folder of them", **_IMPORT)] = None,
+    kind: Annotated[str | None, typer.Option(help="lmms-eval or vlmevalkit", **_IMPORT)] = None,
+    join: Annotated[str, typer.Option(help="How answers find their --rows: id, or index from 0", rich_help_panel=IMPORTED)] = "id",
+    model: Annotated[str | None, typer.Option(help="Name of the model", **_IMPORT)] = None,
+    answer_format: Annotated[str | None, typer.Option(help="Answer format that was asked for", **_IMPORT)] = None,
+    version: Annotated[str | None, typer.Option(help="Version of the other harness", **_IMPORT)] = None,
+    primary: Annotated[str | None, typer.Option(help="Metric that stands for each task", **_IMPORT)] = None,
 ) -> None:
     """Evaluate a model on a suite or on a file of rows; answers already there are not generated again. Under torchrun ranks share them.
 
     Example: vlmrl eval runs/toy_video/final --suite toy_video --limit 40
     """
+    if import_ is not None:
+        if wrong := [*([str(checkpoint)] if checkpoint is not None else []), *given(ctx, _NOT_IMPORT)]:
+            raise ConfigError(f"{wrong[0]}: --import reads results that are there; it asks no model")
+        told = {"task": task, "model": model, "answer_format": answer_format, "version": version, "primary": primary}
+        extra("vlmrl.extras.bridge.importers.command.import_")(import_, kind, out, rows=rows, join=join, plugins=plugin or [], **told)
+        return
+    if wrong := given(ctx, _OF_IMPORT):
+        raise ConfigError(f"{wrong[0]}: belongs to --import")
+    if checkpoint is None:
+        raise ConfigError(
+            "which model? give its folder, such as <run>/final, or a finished run; or results of another harness, --import FILE"
+        )
     _check_asked_of(suite, rows, settings, task)
     asked = _Asked(checkpoint, engine, rescore=rescore, endpoint=endpoint, served=served_model, label=label, device=device, dtype=dtype)
     asked.check()
-    given = {"--samples": samples, "--temperature": temperature, "--top-p": top_p, "--max-new-tokens": max_new_tokens}
-    given |= {"--endpoint": endpoint, "--judge": judge, "--rescore": rescore or None, "--engine": None if engine == "hf" else engine}
-    _check_harness(via, [name for name, value in given.items() if value is not None], judge, judge_model)
+    _check_harness(via, given(ctx, _NOT_VIA_LMMS), judge, judge_model)
     from vlmrl.evals.ask.run import Changes
+
+    changes = Changes(samples=samples, temperature=temperature, top_p=top_p, limit=limit, max_new_tokens=max_new_tokens, seed=seed)
+    _evaluate(asked, (suite, rows), settings, data_root, task, plugin, out, via, changes, (judge, judge_model))
+
+
+_OF_IMPORT = ("kind", "join", "model", "answer_format", "version", "primary")
+_NOT_VIA_LMMS = ("samples", "temperature", "top_p", "max_new_tokens", "endpoint", "judge", "rescore", "engine")
+_NOT_IMPORT = ("suite", "data_root", "limit", "seed", "served_model", "label", "judge_model", "via", "device", "dtype", *_NOT_VIA_LMMS)
+
+
+def _evaluate(
+    asked: _Asked,
+    of: tuple[str | None, Path | None],
+    settings: list[str] | None,
+    data_root: Path | None,
+    tasks: list[str] | None,
+    plugins: list[str] | None,
+    out: Path | None,
+    via: str,
+    changes: Changes,
+    judge: tuple[str | None, str | None],
+) -> None:
+    """Ask what was chosen: a suite, or a file of rows."""
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.run.ui import Ui
     from vlmrl.train import dist
 
     quiet_transformers()
     dist.start()
-    if engine == "vllm" and dist.world() > 1:
+    if asked.engine == "vllm" and dist.world() > 1:
         raise ConfigError(f"--engine vllm runs in one process for now, and here are {dist.world()}; start it without torchrun")
-    ui = Ui()
+    ui, (suite, rows) = Ui(), of
     if rows is not None:
-        chosen, root = _suite_of_rows(asked.checkpoint, rows, settings or [], data_root, ui, plugin or [])
+        chosen, root = _suite_of_rows(asked.checkpoint, rows, settings or [], data_root, ui, plugins or [])
     else:
-        chosen, root = _suite(str(suite), task, data_root, ui, plugin or [])
-    by = "-lmms" if via == "lmms" else "-vllm" if engine == "vllm" else ""
-    folder = out or checkpoint.absolute().parent / "suites" / f"{asked.name}-{chosen.id}{by}"
+        chosen, root = _suite(str(suite), tasks, data_root, ui, plugins or [])
+    by = "-lmms" if via == "lmms" else "-vllm" if asked.engine == "vllm" else ""
+    folder = out or asked.checkpoint.absolute().parent / "suites" / f"{asked.name}-{chosen.id}{by}"
     if via == "lmms":
-        _through_lmms(asked, chosen, folder, root, limit, ui)
+        _through_lmms(asked, chosen, folder, root, changes.limit, ui)
         return
-    changes = Changes(samples=samples, temperature=temperature, top_p=top_p, limit=limit, max_new_tokens=max_new_tokens, seed=seed)
-    _run(asked, chosen, folder, root, changes, None if judge is None else {"url": judge, "model": judge_model}, ui)
+    _run(asked, chosen, folder, root, changes, None if judge[0] is None else {"url": judge[0], "model": judge[1]}, ui)
 
 
 @dataclass(frozen=True)
@@ -171,7 +198,7 @@ def known_suites() -> str:
     from vlmrl.paths import names as known
 
     names = known("suite", DEFINITIONS / "suites")
-    return f"suites: {', '.join(names) or 'none here'} ('vlmrl suites' says what they are), or a YAML file"
+    return f"suites: {', '.join(names) or 'none here'} ('vlmrl list suites' says what they are), or a YAML file"
 
 
 def _check_asked_of(suite: str | None, rows: Path | None, settings: list[str] | None, tasks: list[str] | None) -> None:
@@ -199,7 +226,7 @@ def _check_harness(via: str, given: list[str], judge: str | None, judge_model: s
 def _suite_of_rows(
     checkpoint: Path, rows: Path, settings: list[str], data_root: Path | None, ui: Ui, plugins: list[str]
 ) -> tuple[Suite, Path]:
-    """The suite that asks a file of rows, which is read as `vlmrl check --rows` reads it, and where its paths begin."""
+    """The suite that asks a file of rows, which is read as `vlmrl check FILE` reads it, and where its paths begin."""
     from vlmrl.evals.ask.asking import asking_of
     from vlmrl.evals.ask.rows import rows_suite
     from vlmrl.run.check_rows import rows_config
@@ -271,89 +298,3 @@ def _through_lmms(asked: _Asked, suite: Suite, folder: Path, root: Path, limit: 
         rows += [[task, name.removeprefix("upstream/"), f"{value:.3f}"] for name, value in numbers.items()]
     ui.show(table(rows, title=result.harness))
     ui.say(str(folder))
-
-
-def compare(
-    a: Annotated[Path, typer.Argument(help="Folder that `vlmrl eval` wrote, a run, or one file of records", show_default=False)],
-    b: Annotated[Path | None, typer.Argument(help="The same of the model that is compared with it", show_default=False)] = None,
-    published: Annotated[bool, typer.Option("--published", help="In place of B: the figures that papers print for A's tasks")] = False,
-    tolerance: Annotated[float, typer.Option(help="How much a primary metric may drop", min=0)] = 0.0,
-    out: Annotated[Path | None, typer.Option(help="Folder for comparison.md, .json and .html", show_default=False)] = None,
-    plugin: Plugins = None,
-    force: Annotated[bool, typer.Option("--force", help="Compare in spite of unlike settings, and say so on top")] = False,
-) -> None:
-    """Compare two evaluations, question by question. Exit code 1 if B is significantly worse than A on the primary metric of a task.
-
-    Example: vlmrl compare runs/base runs/new --out comparison
-    """
-    if (b is None) != published:
-        raise ConfigError("compare needs a second evaluation, or --published in its place")
-    from vlmrl.evals.page import PAGES
-    from vlmrl.evals.score.compare import compare_folders
-    from vlmrl.evals.score.published import beside_published
-    from vlmrl.evals.score.runfiles import evaluation_at
-    from vlmrl.plugins import import_plugins
-    from vlmrl.run.ui import Ui
-
-    import_plugins(plugin or (), "--plugin")
-    ui = Ui()
-    for given in filter(None, (a, b)):
-        if (taken := evaluation_at(given)) != given:
-            say(f"{given}: its last evaluation is compared, {taken}")
-    if b is None:
-        found = beside_published(a)
-        if out is not None:
-            found.write(out)
-        ui.show(found)
-        return
-    result = compare_folders(a, b, tolerance=tolerance, force=force)
-    if out is not None:
-        result.write(out)
-    ui.show(result)
-    if out is not None and (a / "summary.json").is_file() and (b / "summary.json").is_file():
-        ui.say(f"report: {PAGES['comparison'](result, out / 'comparison.html')}")
-    if result.regressed:
-        raise typer.Exit(1)
-
-
-def suites(
-    name: Annotated[str | None, typer.Argument(help="Show the tasks of this suite", show_default=False)] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Also say which rows are there", show_default=False)] = None,
-) -> None:
-    """List the suites, or the tasks of one: what is asked, how it is scored, how its rows are made.
-
-    Example: vlmrl suites gui --data-root /data
-    """
-    from rich.console import Console
-    from rich.table import Table
-
-    from vlmrl.evals.ask.suite import DEFINITIONS, load_suite
-
-    if name is None:
-        table = Table("suite", "tasks", "what it is")
-        for path in sorted((DEFINITIONS / "suites").glob("*.yaml")):
-            one = load_suite(path)
-            table.add_row(one.id, str(len(one.tasks)), one.title)
-        Console().print(table)
-        return
-    from rich.text import Text
-
-    table = Table("task", "answers", "primary", "rows")
-    missing, made = 0, list[str]()
-    tasks = load_suite(suite_said(name)).tasks
-    for task in tasks:
-        there = data_root is None or (data_root / task.file).exists()
-        missing += not there
-        rows = (task.file or "played") if there else f"{task.file} (missing)"
-        table.add_row(*(Text(cell, overflow="fold") for cell in (task.id, " ".join(task.answer_types), task.primary, rows)))
-        made.append(task.make_command() or "")
-    console = Console()
-    console.print(table)
-    for protocol in dict.fromkeys(filter(None, (task.protocol for task in tasks))):
-        console.print(Text(f"Asked and scored by protocol '{protocol}'."))
-    if any(made):
-        console.print("How rows are made:")
-    for command in dict.fromkeys(filter(None, made)):
-        console.print(Text(f"  {command}"), soft_wrap=True)  # a command that is cut or broken into lines cannot be copied
-    if missing:
-        raise VlmrlError(f"the rows of {missing} task(s) are not below {data_root}")

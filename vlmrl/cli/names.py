@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,17 @@ Overrides = Annotated[
 
 
 Plugins = Annotated[list[str] | None, typer.Option(help="Import this module first; may be repeated", show_default=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What `vlmrl list` is to list."""
+
+    name: str | None = None
+    as_json: bool = False
+    plugins: tuple[str, ...] = ()
+    data_root: Path | None = None
+    cache: Path | None = None
 
 
 def load_said(recipe: str | Path, overrides: list[str] | None, also: Callable[[Config], list[str]] | None = None) -> ResolvedRecipe:
@@ -50,6 +62,18 @@ def say(line: str) -> None:
     """A line on stderr, from the first rank alone: stdout may be JSON or a command to copy."""
     if os.environ.get("RANK", "0") == "0":
         typer.echo(line, err=True)
+
+
+def panel(title: str, *, show_default: bool = False) -> dict[str, Any]:
+    """Of an option: where the help shows it."""
+    return {"rich_help_panel": title, "show_default": show_default}
+
+
+def given(ctx: typer.Context, names: Iterable[str]) -> list[str]:
+    """Those of the parameters `names` that stand on the command line, as they are written there."""
+    sources = {one: ctx.get_parameter_source(one) for one in names}
+    told = {one for one, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    return [max(one.opts, key=len) for one in ctx.command.params if one.name in told]
 
 
 def method_problems(config: Config) -> list[str]:

@@ -77,7 +77,7 @@ class VllmSection(Section):
     """vLLM in the trainer's process, on the same device, or on servers (docs/rollout.md)."""
 
     servers: tuple[str, ...] = Field(
-        default=(), description="HOST:PORT of each `vlmrl rollout-server` that answers; none: in the trainer's process"
+        default=(), description="HOST:PORT of each `vlmrl serve --rollouts` that answers; none: in the trainer's process"
     )
     token_file: str | None = Field(default=None, description="File with the token of the servers, readable by its owner alone")
     patience: float = Field(default=600.0, gt=0, description="Seconds without any server after which the run ends with exit code 69")

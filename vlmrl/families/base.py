@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from vlmrl.types import MediaKind, Part
 
 REPORT = "conform.json"
-"""File beside a model that says what `vlmrl conform` found of it (`families.report`)."""
+"""File beside a model that says what `vlmrl check` found of it (`families.report`)."""
 
 
 def is_reported(path: str) -> bool:

@@ -32,7 +32,7 @@ def family_of(model_type: str, path: str) -> Family:
     if model_type not in FAMILIES:
         raise ConfigError(
             f"model.path: '{path}' is a '{model_type}' model; supported: {', '.join(FAMILIES)}\n"
-            f"  vlmrl conform {path} tries it against what exact training needs; with model.family: generic it trains through its own "
+            f"  vlmrl check {path} tries it against what exact training needs; with model.family: generic it trains through its own "
             "processor and forward"
         )
     return FAMILIES[model_type]
@@ -47,7 +47,7 @@ CHOICES: Catalogue[Callable[[str, str, str | None], Family]] = Catalogue(
 
 def choose(wanted: str, model_type: str, path: str, revision: str | None = None) -> Family:
     """The family that a recipe asks for. `auto`: that of the model type; else what an exported folder says of itself; else, where a
-    report of `vlmrl conform` beside the model admits a layout, the generic one.
+    report of `vlmrl check` beside the model admits a layout, the generic one.
 
     Raises:
         ConfigError: no such family, or the model type has none, or the report cannot be read.

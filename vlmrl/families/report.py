@@ -1,4 +1,4 @@
-"""The report of `vlmrl conform` beside a model, for those who look at it before they use the model. An optional part reads it."""
+"""The report of `vlmrl check` beside a model, for those who look at it before they use the model. An optional part reads it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Report(Protocol):
         ...
 
     def told(self) -> tuple[str, Literal["ok", "absent", "problem"], str]:
-        """(what was found, how good that is, what to do) for `vlmrl doctor`."""
+        """(what was found, how good that is, what to do) for `vlmrl check`."""
         ...
 
 

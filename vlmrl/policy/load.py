@@ -178,7 +178,7 @@ def load_policy(
 
     Raises:
         ConfigError: not found, unsupported family, a type that is not in `COMPUTE`, a device that is not there, or a report of
-            `vlmrl conform` beside it that says no.
+            `vlmrl check` beside it that says no.
         CheckpointError: tensors are missing or left over, so that part of the model would be random.
     """
     where, compute = _where(device, dtype)

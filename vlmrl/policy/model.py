@@ -54,7 +54,7 @@ class ProcessorBundle:
     writer: Writer | None = None
     """The family's own processor, where it cuts media and writes prompts; None: `patchify` and `data.encode` do."""
     layouts: tuple[str, ...] = ()
-    """Layouts that `vlmrl conform` admitted for such a family, beside the reference."""
+    """Layouts that `vlmrl check` admitted for such a family, beside the reference."""
 
     @property
     def argue(self) -> Argue | None:

@@ -204,7 +204,7 @@ def _check_leaks(
 
 def _source_problems(found: SourceAudit, cfg: Config) -> list[str]:
     # What the recipe asks to leave out is not a fault: long prompts (data.max_prompt_tokens) and kept-first repeats.
-    faulty = found.rows - found.good - found.reasons["overlong"] - found.reasons["duplicate (kept first)"]
+    bad = found.rows - found.good - found.reasons["overlong"] - found.reasons["duplicate (kept first)"]
     listed = "".join(f"\n    {line}" for line in found.examples)
     if not found.good:
         return [f"{found.path}: none of {found.rows} rows can be used{listed}"]
@@ -212,11 +212,8 @@ def _source_problems(found: SourceAudit, cfg: Config) -> list[str]:
         return [f"{found.path}: {found.reasons[MIXED]} rows of another shape than the first; split the file by shape{listed}"]
     if found.reasons["duplicate_id"]:
         return [f"{found.path}: {found.reasons['duplicate_id']} repeated ids; give every row its own, or see data.dedupe{listed}"]
-    if faulty > cfg.data.max_bad_rows * found.rows:
-        share = f"{faulty / found.rows:.2%}"
-        return [
-            f"{found.path}: {faulty} of {found.rows} rows are bad ({share}); data.max_bad_rows allows {cfg.data.max_bad_rows:.2%}{listed}"
-        ]
+    if bad > (most := cfg.data.max_bad_rows) * found.rows:
+        return [f"{found.path}: {bad} of {found.rows} rows are bad ({bad / found.rows:.2%}); data.max_bad_rows allows {most:.2%}{listed}"]
     return []
 
 

@@ -24,7 +24,7 @@ from vlmrl.media.seen import from_json, state_of
 from vlmrl.run.audit_chunk import Chunk, Terms
 
 CACHE = Path("~/.cache/vlmrl")
-"""Beside generated worlds and base models; `vlmrl cache` lists and removes it."""
+"""Beside generated worlds and base models; `vlmrl tools cache` lists and removes it."""
 _SCHEMA = 1
 """Raise it when an audit finds other things in the same rows."""
 _BYTES = ("contents", "marks")

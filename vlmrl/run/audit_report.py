@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 SHOWN = 5
-"""Rows that are listed with their message; all are counted."""
+"""Messages that are listed with their first row; all rows are counted."""
 
 
 @dataclass(kw_only=True)
@@ -24,33 +24,34 @@ class SourceAudit:
     longest_prompt: int = 0
     """Tokens."""
     reasons: Counter[str] = field(default_factory=Counter[str])
-    examples: list[str] = field(default_factory=list)
+    alike: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    """Message -> the first row that was left out with it, and how many more were; of the first few messages."""
     firsts: dict[str, str] = field(default_factory=dict[str, str])
     """The first row that was left out for each reason."""
     shape: str | None = None
     """Adapter that read the rows."""
 
-    def count(self, reason: str, line: str) -> None:
-        """One more row, which is left out."""
-        self.rows += 1
-        self.reject(reason, line)
-
     def duplicate(self) -> None:
-        """One more row, which is the same as an earlier one."""
-        self.rows += 1
+        """The row is the same as an earlier one."""
         self.reasons["duplicate (kept first)"] += 1
 
     def accept(self, tokens: int) -> None:
-        """One more row, which is good."""
-        self.rows += 1
+        """The row is good."""
         self.good += 1
         self.longest_prompt = max(self.longest_prompt, tokens)
 
     def reject(self, reason: str, line: str) -> None:
+        """The row is left out, as `line` says with its place."""
         self.reasons[reason] += 1
         self.firsts.setdefault(reason, line)
-        if len(self.examples) < SHOWN:
-            self.examples.append(line)
+        if (message := line.partition(": ")[2]) in self.alike or len(self.alike) < SHOWN:
+            first, more = self.alike.get(message, (line, -1))
+            self.alike[message] = first, more + 1
+
+    @property
+    def examples(self) -> list[str]:
+        """The first rows that were left out; of those with the same message the first, with the number of others."""
+        return [first + (f" (and {more} more with the same)" if more else "") for first, more in self.alike.values()]
 
 
 @dataclass(kw_only=True)

@@ -120,10 +120,11 @@ def tally(found: SourceAudit, reads: Iterable[Read], dedupe: Dedupe) -> None:
     for read in reads:
         found.shape = read.chunk.learned.chosen
         for row in verdicts(read.chunk, ids):
+            found.rows += 1
             if row.duplicate:
                 found.duplicate()
             elif row.reason is not None:
-                found.count(row.reason, f"{row.where}: {row.message}")
+                found.reject(row.reason, f"{row.where}: {row.message}")
             else:
                 found.accept(read.chunk.tokens[row.index])
 

@@ -1,4 +1,4 @@
-"""Checks a file of rows without a recipe (`vlmrl check --rows`): which shape it has, which rows are good, why others are not, and whether
+"""Checks a file of rows without a recipe (`vlmrl check FILE`): which shape it has, which rows are good, why others are not, and whether
 every gold answer is right by the parser that training uses.
 
 The file stands in a recipe made here, of one stage, so that everything is as `vlmrl check RECIPE` does it.
@@ -94,6 +94,8 @@ def told(report: AuditReport, *, counted: bool) -> list[str]:
     """
     (found,) = report.sources
     how = f", of the shape '{found.shape}'" if found.shape is not None else ", read by 'columns'" if found.good else ", of no known shape"
+    if found.shape is None and found.reasons["image_bytes"]:  # their shape is looked for once there is a folder for the pictures
+        how = ""
     lines = [f"{found.path}: {found.rows} rows{how}"]
     lines.append(f"good: {found.good}, their gold answers are right by the parser that training uses")
     if counted and found.good:

@@ -100,9 +100,11 @@ def closing_lines(path: Path, cfg: Config) -> list[str]:
     suite = cfg.eval.suite or SUITES.get(toy or "")
     evaluate = shlex.join([*_program(), "eval", str(final), "--suite"])
     out.append(
-        f"evaluate: {evaluate} {shlex.quote(suite)}" if suite else f"evaluate: {evaluate} NAME   (names: {shlex.join(_program())} suites)"
+        f"evaluate: {evaluate} {shlex.quote(suite)}"
+        if suite
+        else f"evaluate: {evaluate} NAME   (names: {shlex.join([*_program(), 'list', 'suites'])})"
     )
-    return [*out, f"look:     {shlex.join([*_program(), 'report', str(path)])}   (writes the report again)"]
+    return [*out, f"look:     {shlex.join([*_program(), 'view', str(path)])}"]
 
 
 def _program() -> list[str]:

@@ -73,18 +73,27 @@ def test_help_names_every_command_and_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    for command in ("train", "check", "list", "doctor", "report", "eval", "toy"):
-        assert command in done.stdout
+    shown = re.findall(r"^│ (\w+) {2,}", done.stdout.partition("Commands")[2], re.M)
+    assert [name for name in TEN if name in shown] + ["tools"] == shown
+    assert set(TEN) - set(shown) <= {"new"} - set(COMMANDS)
 
 
+def test_tools_are_those_that_fit_nowhere_else():
+    assert set(COMMANDS["tools"].commands) == {"toy", "cache", "env", "thoughts"}
+
+
+COMMANDS: dict[str, Any] = get_command(cli.app).commands  # pyright: ignore[reportAttributeAccessIssue]
+TEN = ("new", "check", "plan", "train", "eval", "compare", "view", "serve", "publish", "list")
 LIGHT = (
-    ("suites",),
-    ("suites", "gui"),
-    ("runs", "runs"),
-    ("cache", "list"),
+    ("list", "recipes"),
+    ("list", "suites"),
+    ("list", "suites", "gui"),
+    ("list", "runs"),
+    ("list", "caches"),
+    ("list", "environments"),
     ("init", "mine", "--task", "gui"),
     ("examples",),
-    ("env", "list"),
+    ("view", "runs"),
     ("plan", "video_3b_1x80gb"),
     ("view", "--help"),
 )
@@ -111,7 +120,7 @@ def test_commands_without_a_model_do_not_import_torch(arguments: tuple[str, ...]
 
 def test_suites_print_commands_that_can_be_copied(run):
     """However narrow the terminal is: a path that is cut, or broken into lines, is of no use."""
-    code, out, _ = run("suites", "gui")
+    code, out, _ = run("list", "suites", "gui")
     assert code == 0
     commands = [line.strip() for line in out.splitlines() if "prepare.py" in line]
     assert len(commands) > 4
@@ -128,7 +137,9 @@ def test_version(run):
     assert run("--version") == (0, f"{__version__}\n", "")
 
 
-@pytest.mark.parametrize("arguments", [["tarin"], ["train"], ["list", "--jsn"], ["toy", "make"], ["toy", "make", "x", "--train", "0"]])
+@pytest.mark.parametrize(
+    "arguments", [["tarin"], ["train"], ["list", "--jsn"], ["tools", "toy", "make"], ["tools", "toy", "make", "x", "--train", "0"]]
+)
 def test_usage_errors_exit_64(run, arguments):
     code, _, err = run(*arguments)
     assert code == 64
@@ -158,22 +169,22 @@ def error_classes() -> list[type[VlmrlError]]:
 def test_every_error_ends_with_its_own_code(run, monkeypatch, tmp_path, kind):
     error = kind("reason", "text") if kind in (MediaError, RowError) else kind("text")
 
-    def write_report(path: Path) -> Path:
+    def write_report(path: Path, to: Path) -> Path:
         raise error
 
     double(monkeypatch, "vlmrl.extras.pages.run_page", write_report=write_report)
-    code, _, err = run("report", str(tmp_path))
+    code, _, err = run("view", str(tmp_path), "--save", str(tmp_path))
     assert code == kind.exit_code
     assert "text" in err
     assert "Traceback" not in err
 
 
 def test_defects_keep_their_traceback(monkeypatch, tmp_path):
-    def write_report(path: Path) -> Path:
+    def write_report(path: Path, to: Path) -> Path:
         raise ZeroDivisionError("a defect")
 
     double(monkeypatch, "vlmrl.extras.pages.run_page", write_report=write_report)
-    monkeypatch.setattr(sys, "argv", ["vlmrl", "report", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["vlmrl", "view", str(tmp_path), "--save", str(tmp_path)])
     with pytest.raises(ZeroDivisionError):
         cli.main()
 
@@ -325,49 +336,43 @@ def test_list_one_slot_and_a_misspelt_one(run):
     assert "ppo_clip" not in out
     code, _, err = run("list", "rewrd")
     assert code == 64
-    assert "unknown slot 'rewrd'; did you mean 'reward'?" in err
-
-
-def test_report_dispatches(run, tmp_path, monkeypatch):
-    double(monkeypatch, "vlmrl.extras.pages.run_page", write_report=lambda path: path / "report.html")
-    assert run("report", str(tmp_path)) == (0, f"{tmp_path / 'report.html'}\n", "")
-    assert run("report", str(tmp_path / "none"))[0] == 64
+    assert "nothing to list is called 'rewrd'; did you mean 'reward'?" in err
 
 
 def test_toy_make_writes_a_world(run, tmp_path):
     out_dir = tmp_path / "world"
     sizes = ["--train", "3", "--validation", "1", "--test", "2", "--pretrain", "1", "--sft", "1"]
-    code, out, err = run("toy", "make", str(out_dir), *sizes, "--seed", "1")
+    code, out, err = run("tools", "toy", "make", str(out_dir), *sizes, "--seed", "1")
     assert code == 0, err
     assert f"{out_dir}: videos: " in out
     assert len((out_dir / "train.jsonl").read_text().splitlines()) == 3
     assert len(list(out_dir.rglob("*.mp4"))) == 8
 
     pictures = tmp_path / "pictures"
-    code, out, err = run("toy", "make", str(pictures), *sizes, "--kind", "gui")
+    code, out, err = run("tools", "toy", "make", str(pictures), *sizes, "--kind", "gui")
     assert code == 0, err
     assert f"{pictures}: images: " in out
     assert {json.loads(line)["task"] for line in (pictures / "train.jsonl").read_text().splitlines()} == {"toy_gui"}
     shell = tmp_path / "shell"
-    code, out, err = run("toy", "make", str(shell), *sizes, "--kind", "shell")
+    code, out, err = run("tools", "toy", "make", str(shell), *sizes, "--kind", "shell")
     assert code == 0, err
     assert f"{shell}: videos: " in out
     assert len(list(shell.rglob("*.mp4"))) == 8
     assert {json.loads(line)["task"] for line in (shell / "train.jsonl").read_text().splitlines()} <= {"shell_start", "shell_end"}
-    code, _, err = run("toy", "make", str(pictures), *sizes, "--kind", "audio")
+    code, _, err = run("tools", "toy", "make", str(pictures), *sizes, "--kind", "audio")
     assert code == 64
     assert "unknown kind 'audio' (known: grounding, shell, " in err
 
     other = tmp_path / "mine"
     other.mkdir()
     (other / "thesis.txt").write_text("precious")
-    code, _, err = run("toy", "make", str(other), *sizes)
+    code, _, err = run("tools", "toy", "make", str(other), *sizes)
     assert code == 64
     assert "is not a toy world" in err
     assert (other / "thesis.txt").read_text() == "precious"
 
 
-def test_doctor_table_and_exit_code(run, monkeypatch):
+def test_check_of_the_machine_table_and_exit_code(run, monkeypatch):
     from vlmrl import doctor
     from vlmrl.extras.bridge import compat
 
@@ -377,16 +382,16 @@ def test_doctor_table_and_exit_code(run, monkeypatch):
     ]
     monkeypatch.setattr(doctor, "examine", lambda: findings)
     monkeypatch.setattr(compat, "findings", list)
-    code, out, _ = run("doctor")
+    code, out, _ = run("check")
     assert code == 0
     assert "2.13.0" in out
     findings.append(doctor.Finding(area="versions", item="av", found="-", status="problem", advice="pip install av"))
-    code, _, err = run("doctor")
+    code, _, err = run("check")
     assert code == VlmrlError.exit_code
     assert "av: pip install av" in err
 
 
-def test_doctor_breaks_no_word_on_a_narrow_terminal_and_lists_nothing_twice(run, monkeypatch):
+def test_check_of_the_machine_breaks_no_word_on_a_narrow_terminal_and_lists_nothing_twice(run, monkeypatch):
     from vlmrl import doctor
     from vlmrl.extras.bridge import compat
 
@@ -398,7 +403,7 @@ def test_doctor_breaks_no_word_on_a_narrow_terminal_and_lists_nothing_twice(run,
     ]
     monkeypatch.setattr(doctor, "examine", lambda: findings)
     monkeypatch.setattr(compat, "findings", lambda: [types.SimpleNamespace(item="pyarrow", found="21.0.0", status="ok", advice="")])
-    code, out, _ = run("doctor", columns=80)
+    code, out, _ = run("check", columns=80)
     assert code == 0
     assert out.count("pyarrow") == 1
     assert all(len(line) <= 80 for line in out.splitlines())
@@ -406,13 +411,18 @@ def test_doctor_breaks_no_word_on_a_narrow_terminal_and_lists_nothing_twice(run,
         assert word in out, word
 
 
+def every_command(group: Any, name: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, one in group.commands.items():
+        inner = f"{name} {key}".strip()
+        found |= every_command(one, inner) if hasattr(one, "commands") else {inner: one}
+    return found
+
+
 def test_every_command_has_an_example_that_parses():
-    commands = {name: command for name, command in get_command(cli.app).commands.items() if name != "toy"}
-    commands |= {f"toy {name}": command for name, command in get_command(cli.app).commands["toy"].commands.items()}
-    assert len(commands) >= 11
+    commands = every_command(get_command(cli.app))
+    assert len(commands) >= 17
     for name, command in commands.items():
-        if not command.params:
-            continue  # doctor takes nothing
         found = re.search(r"^Example: vlmrl (.+)$", inspect.cleandoc(command.callback.__doc__), re.M)
         assert found is not None, f"vlmrl {name} --help shows no example"
         assert found[1].startswith(name)
@@ -424,7 +434,7 @@ def test_eval_without_a_suite_lists_them(run, tmp_path):
         code, _, err = run(*arguments)
         assert code == 64
         assert "suites: canary, counting, " in err
-        assert "vlmrl suites" in err
+        assert "vlmrl list suites" in err
 
 
 def test_exit_codes_in_the_help_are_those_of_the_errors(run):

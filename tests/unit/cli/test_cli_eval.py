@@ -125,7 +125,7 @@ def test_rows_of_our_own_shape_need_no_key(place, tmp_path):
 
 
 def test_suites_are_listed_with_what_makes_their_rows(tmp_path):
-    assert "toy_video" in invoke("suites")
-    assert "toy_shell" in invoke("suites", "toy_video")
+    assert "toy_video" in invoke("list", "suites")
+    assert "toy_shell" in invoke("list", "suites", "toy_video")
     with pytest.raises(VlmrlError, match=r"the rows of 1 task\(s\) are not below"):
-        invoke("suites", "toy_video", "--data-root", tmp_path)
+        invoke("list", "suites", "toy_video", "--data-root", tmp_path)

@@ -156,7 +156,7 @@ def test_every_command_has_its_page() -> None:
         for parameter in command.params:
             if not parameter.hidden:
                 assert all(option in text for option in parameter.opts if option.startswith("--")), (name, parameter.opts)
-    assert {"vlmrl toy make", "vlmrl env check", "vlmrl train"} <= {name for name, _ in commands.every(program)}
+    assert {"vlmrl tools toy make", "vlmrl tools env check", "vlmrl train"} <= {name for name, _ in commands.every(program)}
     assert "vlmrl view runs/toy_video\n```" in pages["reference/cli/view.md"]
 
 

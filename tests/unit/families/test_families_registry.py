@@ -32,7 +32,7 @@ def test_an_unknown_type_is_refused_with_both_ways_out(folder: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         choose("auto", "gemma3", str(folder))
     text = str(caught.value)
-    assert f"vlmrl conform {folder}" in text
+    assert f"vlmrl check {folder}" in text
     assert "model.family: generic" in text
     assert text.startswith(f"model.path: '{folder}' is a 'gemma3' model; supported: ")
 
@@ -58,7 +58,7 @@ def test_a_report_of_the_kit_admits_and_counts_for_its_version_of_transformers_o
 @pytest.mark.parametrize("damage", [{"layouts": "repeat"}, {"versions": None}, {"promises": []}])
 def test_a_damaged_report_is_an_error_and_not_none(folder: Path, damage: dict[str, Any]) -> None:
     written(folder, keys=damage)
-    with pytest.raises(ConfigError, match=r"conform\.json: no report of `vlmrl conform`"):
+    with pytest.raises(ConfigError, match=r"conform\.json: no report of `vlmrl check`"):
         choose("auto", "gemma3", str(folder))
     assert choose("auto", "qwen2_5_vl", str(folder)).own_code
 

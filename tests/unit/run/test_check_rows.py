@@ -14,7 +14,7 @@ from PIL import Image
 from vlmrl import cli
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
-from vlmrl.run.audit_report import AuditReport
+from vlmrl.run.audit_report import AuditReport, SourceAudit
 from vlmrl.run.check_rows import audit_rows, rows_config, told
 from vlmrl.run.ui import Ui
 
@@ -99,6 +99,16 @@ def test_rows_of_no_known_shape_are_told_how_to_map_them(run: Run, tmp_path: Pat
     assert "like columns: {prompt: question, answer: answer}" in out
     code, out, _ = run("--rows", str(path), "--answer-type", "exact_text", "--no-media", "--columns", "{prompt: question, answer: reply}")
     assert (code, "good: 1" in out) == (0, True)
+
+
+def test_the_shape_of_rows_whose_pictures_have_no_folder_yet_is_not_denied() -> None:
+    found = SourceAudit(path="rows.parquet", answer_format="think", used_by=["rows"], rows=1)
+    found.reject("image_bytes", "rows.parquet:1: image_bytes: 'image' holds bytes; set 'media_folder' of the source")
+    lines = told(AuditReport(sources=[found]), counted=False)
+    assert lines[0] == "rows.parquet: 1 rows"
+    found.reject("unknown_shape", "rows.parquet:2: unknown_shape: a row with the keys x")
+    del found.reasons["image_bytes"]
+    assert told(AuditReport(sources=[found]), counted=False)[0] == "rows.parquet: 1 rows, of no known shape"
 
 
 @pytest.mark.parametrize(

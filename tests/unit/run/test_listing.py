@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vlmrl.cli.runs import ago
 from vlmrl.config.names import RESERVED
+from vlmrl.extras.tools.runs import ago
 from vlmrl.run.listing import NO_STAGES, TAIL, held, last_lines, line_of, runs_in, stage_of
 
 CONFIG = "model: {path: m}\nstages:\n- {name: sft, steps: 3}\n- {name: rl, steps: 40}\n"

@@ -38,7 +38,7 @@ def test_a_run_says_where_its_things_are(tmp_path: Path) -> None:
         f"model:    {tmp_path}/final",
         f"report:   {tmp_path}/report.html",
         f"evaluate: vlmrl eval {tmp_path}/final --suite canary",
-        f"look:     vlmrl report {tmp_path}   (writes the report again)",
+        f"look:     vlmrl view {tmp_path}",
     ]
 
 
@@ -53,8 +53,8 @@ def test_what_is_not_there_is_not_named_and_the_best_weights_are(tmp_path: Path)
     [
         ({"data": {"root": "toy"}, "toy": {}}, "--suite toy_grounding"),
         ({"data": {"root": "toy"}, "toy": {"world": {"kind": "shell"}}}, "--suite toy_video"),
-        ({"data": {"root": "toy"}, "toy": {"world": {"kind": "gui"}}}, "--suite NAME   (names: vlmrl suites)"),
-        ({}, "--suite NAME   (names: vlmrl suites)"),
+        ({"data": {"root": "toy"}, "toy": {"world": {"kind": "gui"}}}, "--suite NAME   (names: vlmrl list suites)"),
+        ({}, "--suite NAME   (names: vlmrl list suites)"),
         ({"eval": {"suite": "my suite.yaml"}}, "--suite 'my suite.yaml'"),
     ],
 )

@@ -1,6 +1,6 @@
 """A file of rows as a suite of one task, for those who have rows and no suite (`vlmrl eval MODEL --rows FILE`).
 
-The rows say which types their answers have, and the checkpoint how it is asked (`ask.asking`), as it does for `vlmrl ask`.
+The rows say which types their answers have, and the checkpoint how it is asked (`ask.asking`), as it does for `vlmrl serve --ask`.
 """
 
 from __future__ import annotations

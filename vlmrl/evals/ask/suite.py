@@ -133,7 +133,7 @@ def data_root_of(suite: Suite, given: Path | None) -> Path:
     if all(not task.file for task in suite.tasks):
         return Path()  # episodes of the environments' own tasks read no files
     if suite.data_root == "toy":
-        raise ConfigError(f"suite '{suite.id}': data_root is 'toy'; say where the generated world is (`vlmrl toy make` writes one)")
+        raise ConfigError(f"suite '{suite.id}': data_root is 'toy'; say where the generated world is (`vlmrl tools toy make` writes one)")
     root = suite.data_root or os.environ.get(DATA_VARIABLE, "")
     if not root:
         raise ConfigError(

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 ALPHA = 0.05
+ONE_RUN = "one run of each side: a difference between methods needs several seeds (vlmrl compare A1 A2 A3 -- B1 B2 B3)"
 _SHOWN = 20
 """Flips per task in Markdown; `comparison.json` has all."""
 _CUT = 400
@@ -115,12 +116,13 @@ class FolderComparison:
         return f"no regression: no primary metric is worse by more than {self.tolerance:g} with a 95% interval that excludes 0"
 
     def lines(self) -> list[str]:
-        """The verdict, the macro mean, and tasks that one side lacks."""
+        """The verdict, the macro mean, what one run of each side cannot tell, and tasks that one side lacks."""
         out = [self.verdict()]
         if self.macro is not None:
             a, b = self.macro
             count = sum(x.primary is not None for x in self.tasks)
             out.append(f"macro mean over {count} tasks (primary metrics, each task counted once): {a:.3f} -> {b:.3f} ({b - a:+.3f})")
+        out.append(ONE_RUN)
         return out + [f"only in {path}: {', '.join(names)}" for path, names in zip(self.paths, self.only, strict=True) if names]
 
     def primary_cells(self) -> Cells:

@@ -1,4 +1,4 @@
-"""A model plays episodes of an environment with the reference engine: `vlmrl env act`. Nothing is trained."""
+"""A model plays episodes of an environment with the reference engine: `vlmrl tools env act`. Nothing is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an environment must keep, tried out: the same screens for the same seed, its declared optimum, its faults: `vlmrl env check`.
+"""What an environment must keep, tried out: the same screens for the same seed, its declared optimum, its faults: `vlmrl tools env check`.
 
 Episodes with proposed actions are played in one worker and again in another, action by action. What differs is named with task, seed
 and turn. Nothing here knows a particular environment.

@@ -1,4 +1,4 @@
-"""`vlmrl env`: environments for training over several turns. List them, check what they must keep, play episodes."""
+"""`vlmrl tools env`: environments for training over several turns. Check what they must keep, play episodes; and their list."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from vlmrl.cli.names import Wanted
 from vlmrl.errors import ConfigError, VlmrlError
 
 if TYPE_CHECKING:
@@ -36,28 +37,40 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     env = typer.Typer(no_args_is_help=True, help="Environments: worlds that answer actions with screens.")
     app.add_typer(env, name="env")
-    env.command("list")(list_)
     for command in (check, play, act, lengths):
         env.command()(command)
 
 
-def list_(plugin: Plugins = None) -> None:
-    """Every environment, with its arguments, and what is missing for it on this machine.
+def environments(wanted: Wanted) -> None:
+    """Print every environment, or one, with its arguments, and what is missing for it on this machine.
 
-    Example: vlmrl env list --plugin my_package.my_world
+    Raises:
+        ConfigError: there is no such environment.
     """
-    from vlmrl.extras.agents.find import environments, lacking_for, missing_for
-    from vlmrl.registry import type_name
+    from vlmrl.extras.agents.find import environments as all_of
+    from vlmrl.extras.agents.find import lacking_for, missing_for
+    from vlmrl.registry import nearest, type_name
 
-    known = environments(plugin or ())
-    for name in known.names():
-        entry = known.get(name)
-        typer.echo(f"{name}: {entry.summary}")
-        for p in entry.parameters.values():
-            typer.echo(f"  {p.name}: {type_name(p.annotation)}" + ("" if p.required else f" = {json.dumps(p.default)}"))
-        missing = missing_for(name)
-        lacking = lacking_for(name)
-        typer.echo(f"  missing: {missing}" if missing else f"  ready, but {lacking}" if lacking else "  ready")
+    known = all_of(wanted.plugins)
+    if wanted.name is not None and wanted.name not in known.names():
+        near = nearest(wanted.name, known.names())
+        raise ConfigError(f"unknown environment '{wanted.name}'{near} (known: {', '.join(known.names())})")
+    listed: list[dict[str, Any]] = []
+    for name in known.names() if wanted.name is None else [wanted.name]:
+        entry, missing, lacking = known.get(name), missing_for(name), lacking_for(name)
+        state = f"missing: {missing}" if missing else f"ready, but {lacking}" if lacking else "ready"
+        arguments = [
+            f"{p.name}: {type_name(p.annotation)}" + ("" if p.required else f" = {json.dumps(p.default)}")
+            for p in entry.parameters.values()
+        ]
+        listed.append({"name": name, "summary": entry.summary, "arguments": arguments, "state": state})
+    if wanted.as_json:
+        typer.echo(json.dumps(listed, indent=1))
+        return
+    for one in listed:
+        typer.echo(f"{one['name']}: {one['summary']}")
+        for line in (*one["arguments"], one["state"]):
+            typer.echo(f"  {line}")
 
 
 def check(
@@ -75,7 +88,7 @@ def check(
 ) -> None:
     """Try out what an environment must keep: same screens for a seed, its optimum, no faults. Exit code 70 where it does not.
 
-    Example: vlmrl env check toy_desk
+    Example: vlmrl tools env check toy_desk
     """
     from vlmrl.extras.agents.check import check as look
     from vlmrl.extras.agents.find import default_tasks, open_pool
@@ -116,7 +129,7 @@ def play(
 ) -> None:
     """Play episodes with an agent that is no model; keep the screens and the trajectories.
 
-    Example: vlmrl env play toy_desk /tmp/played --agent solve
+    Example: vlmrl tools env play toy_desk /tmp/played --agent solve
     """
     from vlmrl.extras.agents.find import default_tasks, open_pool
     from vlmrl.extras.agents.play import play_many, write_records
@@ -158,7 +171,7 @@ def act(
 ) -> None:
     """Let a model play episodes, with the reference engine; keep the screens and the trajectories, ids and log-probs included.
 
-    Example: vlmrl env act toy_desk /tmp/acted --model runs/toy_gui/final --history 1 --answer-format answer_only
+    Example: vlmrl tools env act toy_desk /tmp/acted --model runs/toy_gui/final --history 1 --answer-format answer_only
     """
     from vlmrl.extras.agents.act import Acting
     from vlmrl.extras.agents.act import act as play_with
@@ -208,7 +221,7 @@ def lengths(
 ) -> None:
     """Write tasks as rows with their lengths in turns, for the sampler curriculum_gui.
 
-    Example: vlmrl env lengths toy_desk tasks.jsonl
+    Example: vlmrl tools env lengths toy_desk tasks.jsonl
     """
     from vlmrl import fs
     from vlmrl.extras.agents.find import default_tasks, open_pool
@@ -232,7 +245,7 @@ def lengths(
     spread = f", from {known[0]:g} to {known[-1]:g} turns" if known else ""
     typer.echo(f"{out}: {len(rows)} tasks, {len(known)} with a length{spread}")
     if not known:
-        typer.echo("no length is known: let a model play (vlmrl env act), and pass its trajectories with --played")
+        typer.echo("no length is known: let a model play (vlmrl tools env act), and pass its trajectories with --played")
 
 
 def _fresh(out: Path) -> None:

@@ -36,7 +36,7 @@ def declared_lengths(pool: EnvPool, tasks: Sequence[Mapping[str, Any]], *, episo
             finally:
                 episode.close()
             if reply.fault is not None:
-                raise VlmrlError(f"task '{name}': its episode {place} could not begin: {reply.fault}; see vlmrl env check")
+                raise VlmrlError(f"task '{name}': its episode {place} could not begin: {reply.fault}; see vlmrl tools env check")
             if reply.optimum is not None:
                 found.append(reply.optimum.turns)
         out[name] = sum(found) / len(found) if found else None
@@ -56,7 +56,7 @@ def played_lengths(played: Iterable[Trajectory]) -> Lengths:
 
 
 def read_played(path: Path) -> list[Trajectory]:
-    """The attempts of a file that `vlmrl env play` or `vlmrl env act` wrote.
+    """The attempts of a file that `vlmrl tools env play` or `vlmrl tools env act` wrote.
 
     Raises:
         ConfigError: it cannot be read; names the line.
@@ -65,12 +65,12 @@ def read_played(path: Path) -> list[Trajectory]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; name a trajectories.jsonl of vlmrl env play or act") from error
+        raise ConfigError(f"{path}: {error.strerror}; name a trajectories.jsonl of vlmrl tools env play or act") from error
     for n, line in enumerate(lines, 1):
         try:
             out.append(trajectory_from_json(json.loads(line)))
         except (CheckpointError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path}:{n}: {error}; name a trajectories.jsonl of vlmrl env play or act") from error
+            raise ConfigError(f"{path}:{n}: {error}; name a trajectories.jsonl of vlmrl tools env play or act") from error
     return out
 
 

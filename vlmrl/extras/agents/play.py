@@ -1,4 +1,4 @@
-"""Play episodes with an agent that is no model (random or solving), and keep what was seen: `vlmrl env play`."""
+"""Play episodes with an agent that is no model (random or solving), and keep what was seen: `vlmrl tools env play`."""
 
 from __future__ import annotations
 

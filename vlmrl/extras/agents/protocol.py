@@ -2,7 +2,7 @@
 
 An environment lives in a worker process that may be killed at any time (`agents.pool`). It is synchronous and knows nothing of groups,
 rollouts or models. All that happens in an episode is a function of its task, its seed and the actions: then an episode that a crash
-cut off is made again, screen by screen, and `vlmrl env check` finds where that is not so.
+cut off is made again, screen by screen, and `vlmrl tools env check` finds where that is not so.
 """
 
 from __future__ import annotations

@@ -66,5 +66,5 @@ def training_layout(policy: Policy, asked: str, *, recomputes: bool) -> tuple[st
     if asked in TURNS and SHARED in admitted:
         return SHARED, f"forward: {SHARED} in place of {asked}, which needs the code of a family of its own"
     taken = FORK if asked in (SHARED, *TURNS) and FORK in admitted and not recomputes else REPEAT
-    known = f"vlmrl conform admits {', '.join(admitted)}" if admitted else "no report of vlmrl conform lies beside the model"
-    return taken, f"forward: {taken} in place of {asked} ({known}; run `vlmrl conform` on the model's folder to admit more)"
+    known = f"vlmrl check admits {', '.join(admitted)}" if admitted else "no report of vlmrl check lies beside the model"
+    return taken, f"forward: {taken} in place of {asked} ({known}; run `vlmrl check` on the model's folder to admit more)"

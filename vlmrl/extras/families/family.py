@@ -51,7 +51,7 @@ class GenericFamily:
         ends = self._ends(processor)
         if not ends or not pads:
             lacks = "an end of answers" if not ends else "a placeholder of pictures"
-            raise ConfigError(f"model.path: neither config nor tokenizer of '{path}' names {lacks}; vlmrl conform {path} says more")
+            raise ConfigError(f"model.path: neither config nor tokenizer of '{path}' names {lacks}; vlmrl check {path} says more")
         forbidden = probe.forbidden_ids(processor, pads, self.config.get_text_config().vocab_size)
         special = {int(i) for i in processor.tokenizer.all_special_ids} | set(forbidden)
         return Tokens(
@@ -86,7 +86,7 @@ class GenericFamily:
         """What encoding needs of the family, from its processor.
 
         Raises:
-            ConfigError: there is no processor of pictures, the files do not say what ends an answer, or a report of `vlmrl conform` beside
+            ConfigError: there is no processor of pictures, the files do not say what ends an answer, or a report of `vlmrl check` beside
                 them cannot be read.
         """
         if not hasattr(processor, "image_processor"):

@@ -1,4 +1,4 @@
-"""What `vlmrl conform` found of the model in a folder, and whether that still holds here."""
+"""What `vlmrl check` found of the model in a folder, and whether that still holds here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Verdict:
         return [f"{name} {version}, here {now}" for name, version in self.versions.items() if (now := _installed(name)) != version]
 
     def admitted(self) -> tuple[str, ...]:
-        """Layouts that `vlmrl conform` found exact for the model, with the version of transformers that is installed."""
+        """Layouts that `vlmrl check` found exact for the model, with the version of transformers that is installed."""
         return self.layouts if self.versions.get("transformers") == _installed("transformers") else ()
 
     def check(self) -> None:
@@ -87,7 +87,7 @@ def _installed(name: str) -> str:
 
 def _command(path: str) -> str:
     """The command that makes a report for a model."""
-    return f"vlmrl conform {shlex.quote(path)}"
+    return f"vlmrl check {shlex.quote(path)}"
 
 
 def read(path: str) -> Verdict:
@@ -109,7 +109,7 @@ def read(path: str) -> Verdict:
             versions={str(name): str(version) for name, version in body["versions"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{file}: no report of `vlmrl conform`: {error}\n  {_command(path)} writes it anew") from error
+        raise ConfigError(f"{file}: no report of `vlmrl check`: {error}\n  {_command(path)} writes it anew") from error
 
 
 def _texts(found: object) -> tuple[str, ...]:

@@ -32,14 +32,18 @@ MAX_CARDS = 2000
 """Questions of a page; those with pixels come first."""
 
 
-def write_report(run_dir: Path) -> Path:
-    """Write `report.html` of a run, finished or not, from what its directory holds.
+def write_report(run_dir: Path, to: Path | None = None) -> Path:
+    """Write the page of a run, finished or not, from what its directory holds.
+
+    Args:
+        to: the file; None is `report.html` in the directory.
 
     Raises:
         ConfigError: not a run directory.
         StorageError: a file of the run is damaged, or the report cannot be written.
     """
-    path = run_dir / "report.html"
+    path = run_dir / "report.html" if to is None else to
+    fs.mkdir(path.parent)
     fs.write_text(path, render(load_run(run_dir)))
     return path
 

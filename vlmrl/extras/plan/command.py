@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vlmrl.cli.names import load_said
+from vlmrl.cli.names import extra, load_said, panel
 from vlmrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from vlmrl.extras.plan.slack import Slack
 
 PANEL = "What is planned otherwise than the recipe says"
-_GIVEN = {"rich_help_panel": PANEL, "show_default": False}
+_GIVEN = panel(PANEL)
+_LAUNCH = panel("The line that starts the run", show_default=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -28,9 +29,10 @@ def register(app: typer.Typer) -> None:
 def plan_(
     recipe: Annotated[Path, typer.Argument(help="YAML recipe, or the name of one", show_default=False)],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides", show_default=False)] = None,
-    gpus: Annotated[int, typer.Option(help="GPUs of the run, one rank each", min=1)] = 1,
+    gpus: Annotated[int, typer.Option(help="GPUs of the run, one rank each; with --nodes those of each machine", min=1)] = 1,
     gpu: Annotated[str, typer.Option(help="Type: h100, h200, a100, l40s, rtx4090 or a10")] = "h100",
-    gpus_per_node: Annotated[int, typer.Option(help="GPUs of one machine", min=1)] = 8,
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs of one machine, without --nodes", min=1)] = 8,
+    nodes: Annotated[int | None, typer.Option(help="Machines", min=1, show_default=False)] = None,
     network: Annotated[float, typer.Option(help="GB/s between machines for one GPU, one direction", min=0.001)] = 40.0,
     stage: Annotated[str | None, typer.Option(help="Only this stage  [default: the one with the largest peak]", show_default=False)] = None,
     shape: Annotated[str | None, typer.Option(help="A published model in place of model.path, as qwen2.5-vl-7b", **_GIVEN)] = None,
@@ -43,11 +45,28 @@ def plan_(
     visual: Annotated[int | None, typer.Option(help="Placeholder tokens of a prompt; all but 64", min=0, **_GIVEN)] = None,
     answer: Annotated[int | None, typer.Option(help="Tokens of an answer", min=1, **_GIVEN)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, in bytes and seconds.")] = False,
+    launch: Annotated[bool, typer.Option("--launch", help="Print the line that starts the run, and nothing else.", **_LAUNCH)] = False,
+    with_: Annotated[str, typer.Option("--with", help="torchrun, accelerate or slurm", **_LAUNCH)] = "torchrun",
+    host: Annotated[str, typer.Option(help="Of several machines, the first: name or address, HOST or HOST:PORT", **_LAUNCH)] = "",
+    restarts: Annotated[int, typer.Option(help="How often all processes start again after one has failed", min=0, **_LAUNCH)] = 3,
 ) -> None:
     """What a run needs before it is started: GB per GPU by part, seconds per step by phase, and what to change if it does not fit.
 
     Example: vlmrl plan video_tempsamp_3b --gpus 8 --gpu h100
     """
+    if nodes is not None:
+        gpus, gpus_per_node = gpus * nodes, gpus
+    if launch:
+        machines = max(1, gpus // gpus_per_node)
+        if gpus > gpus_per_node and gpus % gpus_per_node:
+            raise ConfigError(f"--gpus: {gpus} are not whole machines of {gpus_per_node}; say --gpus of each machine, and --nodes")
+        of_each = gpus // machines
+        extra("vlmrl.extras.scale.command.show")(
+            str(recipe), overrides or [], gpus=of_each, nodes=machines, with_=with_, host=host, restarts=restarts
+        )
+        return
+    if (with_, host, restarts) != ("torchrun", "", 3):
+        raise ConfigError("--with, --host and --restarts belong to --launch")
     from vlmrl.extras.plan.gpus import gpu_of
     from vlmrl.extras.plan.recipe import heaviest, shape_in
     from vlmrl.extras.plan.slack import slack_of

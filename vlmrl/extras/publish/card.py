@@ -63,7 +63,7 @@ def _intro(facts: Facts) -> str:
 def _use(facts: Facts, repo: str) -> str:
     name = repo.split("/")[-1]
     out = [f"```sh\nhf download {repo} --local-dir {name}\n"]
-    out.append(f'vlmrl ask {name} "..." --image picture.png --out answer.png\nvlmrl serve {name}\n```\n')
+    out.append(f'vlmrl serve {name} --ask "..." --image picture.png --out answer.png\nvlmrl serve {name}\n```\n')
     if not facts.asked:
         return "\n".join([*out, "How prompts were made is not stated in `vlmrl.json`; give `--recipe` and `--answer-type`.\n"])
     asked = facts.asked

@@ -1,14 +1,15 @@
-"""`vlmrl launch`: the lines that start a run on several GPUs and machines, and on this machine the run itself."""
+"""Several GPUs and machines: `vlmrl plan --launch` prints the lines that start a run, `vlmrl train --gpus` runs this machine's part."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
-from vlmrl.cli.names import Overrides, Recipe, load_said, method_problems
+from vlmrl.cli.names import load_said, method_problems
 from vlmrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,39 +17,33 @@ if TYPE_CHECKING:
     from vlmrl.extras.scale.launch import Job
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(launch)
+def show(recipe: str, overrides: Sequence[str], *, gpus: int, nodes: int, with_: str, host: str, restarts: int) -> None:
+    """Print the line that trains a recipe on several GPUs, or what the launcher `with_` wants in its place.
 
-
-def launch(
-    recipe: Recipe,
-    overrides: Overrides = None,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of each machine: one process for each.")] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
-    with_: Annotated[str, typer.Option("--with", help="torchrun, accelerate or slurm")] = "torchrun",
-    host: Annotated[str, typer.Option(help="Of several machines, the first one: name or address, as HOST or HOST:PORT.")] = "",
-    restarts: Annotated[int, typer.Option(min=0, help="How often all processes are started again after one has ended with an error.")] = 3,
-    run: Annotated[bool, typer.Option("--run", help="Do not print the line: run this machine's part of it.")] = False,
-) -> None:
-    """Print the line that trains a recipe on several GPUs, or run it here with --run. Without a GPU the processes run on the CPU.
-
-    Example: vlmrl launch toy_video --gpus 2 --run run.name=mine
+    Raises:
+        ConfigError: there is no such launcher, or the recipe has problems.
     """
     from vlmrl.extras.scale.launch import LAUNCHERS, Job, text
 
     if with_ not in LAUNCHERS:
         raise ConfigError(f"--with: expected one of {', '.join(LAUNCHERS)}, got '{with_}'")
-    loaded = load_said(recipe, overrides, method_problems)  # each of the processes would find its problems again
-    job = Job(gpus=gpus, nodes=nodes, host=host, restarts=restarts, train=(str(recipe), *(overrides or [])))
-    if not run:
-        typer.echo(text(job, with_), nl=False)
-        return
-    if with_ != "torchrun":
-        raise ConfigError(f"--run goes through torchrun; run the lines that --with {with_} prints without --run yourself")
+    load_said(recipe, list(overrides), method_problems)  # each of the processes would find its problems again
+    typer.echo(text(Job(gpus=gpus, nodes=nodes, host=host, restarts=restarts, train=(recipe, *overrides)), with_), nl=False)
+
+
+def start(recipe: str, overrides: Sequence[str], *, gpus: int, nodes: int, host: str, restarts: int) -> None:
+    """Run this machine's part of a job by torchrun. Without a GPU the processes run on the CPU.
+
+    Raises:
+        ConfigError: the recipe has problems, the machine has fewer GPUs, or it is not said which of several machines is the first.
+        typer.Exit: with the code of the process that failed first.
+    """
+    from vlmrl.extras.scale.launch import Job
+
+    loaded = load_said(recipe, list(overrides), method_problems)
     if nodes > 1 and not host:
         raise ConfigError("--nodes: which machine is the first? give its name or address with --host, the same on every machine")
-    _run(job, loaded)
+    _run(Job(gpus=gpus, nodes=nodes, host=host, restarts=restarts, train=(recipe, *overrides)), loaded)
 
 
 def _run(job: Job, loaded: ResolvedRecipe) -> None:
@@ -63,7 +58,7 @@ def _run(job: Job, loaded: ResolvedRecipe) -> None:
         raise ConfigError(f"--gpus: {job.gpus} asked for, this machine has {there}")
     code = 0
     if loaded.config.toy is not None:  # a generated world and its base model are made by one process, which leaves the GPU again
-        code = subprocess.run([sys.executable, "-m", "vlmrl", "toy", "prepare", *job.train], check=False).returncode
+        code = subprocess.run([sys.executable, "-m", "vlmrl", "tools", "toy", "prepare", *job.train], check=False).returncode
     code = code or run(job)
     if code:
         raise typer.Exit(code)

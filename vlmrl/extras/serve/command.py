@@ -1,4 +1,4 @@
-"""The command `serve`: a checkpoint behind OpenAI's protocol, by the embedded engine or by vLLM."""
+"""The command `serve`: a checkpoint behind OpenAI's protocol, by the embedded engine or by vLLM; asked here; or vLLM for rollouts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vlmrl.cli.names import extra, given, panel
 from vlmrl.errors import ConfigError
 from vlmrl.web.guard import LOOPBACK
 
 if TYPE_CHECKING:
     from vlmrl.evals.ask.asking import Asking
+    from vlmrl.types import MediaKind
 
 ENGINES = ("hf", "vllm")
-PANEL = "How it is asked, if not as the checkpoint says"
-_GIVEN: dict[str, Any] = {"rich_help_panel": PANEL, "show_default": False}
+_GIVEN = panel("How it is asked, if not as the checkpoint says")
+_ASK = panel("--ask: a question here, and no server")
+_ROLLOUTS = panel("--rollouts: answers for runs on other devices or machines", show_default=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -29,9 +32,11 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    checkpoint: Annotated[Path, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)],
+    ctx: typer.Context,
+    model: Annotated[str | None, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)] = None,
     more: Annotated[
-        list[str] | None, typer.Argument(help="With --engine vllm, behind `--`: further options of vLLM", show_default=False)
+        list[str] | None,
+        typer.Argument(help="--engine vllm, behind `--`: options of vLLM. --rollouts: KEY=VALUE of its recipe", show_default=False),
     ] = None,
     engine: Annotated[str, typer.Option(help="hf: this process, for small models; vllm: its server, where it is installed")] = "hf",
     print_: Annotated[bool, typer.Option("--print", help="With --engine vllm: print the line and run nothing.")] = False,
@@ -46,13 +51,86 @@ def serve(
     recipe: Annotated[str | None, typer.Option(help="Recipe, instead of what the checkpoint says", **_GIVEN)] = None,
     answer_type: Annotated[str | None, typer.Option(help="time_span, bbox, point, choice, number, ...", **_GIVEN)] = None,
     answer_format: Annotated[str | None, typer.Option(help="think, answer_only or think_or_not", **_GIVEN)] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer where a request says none", min=1, **_GIVEN)] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer, where a request says none", min=1, **_GIVEN)] = None,
     max_prompt_tokens: Annotated[int | None, typer.Option(help="Longest prompt", min=1, **_GIVEN)] = None,
+    ask: Annotated[str | None, typer.Option(help="Serve nothing: ask this; - reads a question per line", **_ASK)] = None,
+    image: Annotated[list[Path] | None, typer.Option(help="A picture; may be repeated", **_ASK)] = None,
+    video: Annotated[list[Path] | None, typer.Option(help="A video; may be repeated, shown after pictures", **_ASK)] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the medium with the answer drawn on it: .png, .jpg", **_ASK)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per answer.", **_ASK)] = False,
+    frame: Annotated[str | None, typer.Option(help="Coordinates of boxes and points: pixel, norm1, norm1000", **_ASK)] = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy", min=0, **_ASK)] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of a sampled answer", min=0, **_ASK)] = 0,
+    rollouts: Annotated[str | None, typer.Option(help="vLLM for the rollouts of runs of this recipe elsewhere", **_ROLLOUTS)] = None,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT; port 0 takes a free one. Another host needs a token", **_ROLLOUTS)
+    ] = "127.0.0.1:7000",
+    token_file: Annotated[Path | None, typer.Option(help="Token that askers must have; made if not there", **_ROLLOUTS)] = None,
+    stage: Annotated[str | None, typer.Option(help="Stage whose settings count; the first with vllm", **_ROLLOUTS)] = None,
 ) -> None:
-    """Serve a checkpoint over OpenAI's chat completions, with the pixels and the prompt that it was trained with.
+    """Serve a checkpoint over OpenAI's chat completions, asked as in training; or with --ask answer a question here, and end.
 
     Example: vlmrl serve runs/mine/final --allow-media videos
     """
+    what = "ask" if ask is not None else "rollouts" if rollouts is not None else "serve"
+    wrong = given(ctx, (name for of, names in _OF.items() if what not in of.split() for name in names))
+    if wrong:
+        raise ConfigError(f"{wrong[0]}: " + ("only with --ask or --rollouts" if what == "serve" else f"not with --{what}"))
+    if rollouts is not None:
+        words = [word for word in (model, *(more or [])) if word is not None]
+        extra("vlmrl.extras.vllm.command.rollout_server")(rollouts, words, listen=listen, token_file=token_file, stage=stage)
+        return
+    if model is None:
+        raise ConfigError("which model? give its folder, such as <run>/final, or a finished run")
+    how = {"answer_type": answer_type, "answer_format": answer_format, "frame": frame, "max_new_tokens": max_new_tokens}
+    if ask is None:
+        keys = key_env, no_key
+        _serve(
+            Path(model),
+            more or [],
+            (engine, print_),
+            (host, port),
+            name,
+            allow_media or [],
+            keys,
+            (device, dtype),
+            recipe,
+            how,
+            max_prompt_tokens,
+        )
+        return
+    if more:
+        raise ConfigError(f"{more[0]}: --ask takes one question; of several words it stands in quotes")
+    from vlmrl.extras.serve.ask import answer
+
+    media: list[tuple[MediaKind, Path]] = [*(("image", path) for path in image or ()), *(("video", path) for path in video or ())]
+    asked = None if ask == "-" else ask
+    answer(Path(model), asked, media, recipe, how, out, as_json=as_json, sampling=(temperature, seed), device=device, dtype=dtype)
+
+
+_OF = {
+    "ask serve": ("device", "dtype", "recipe", "answer_type", "answer_format", "max_new_tokens"),
+    "ask": ("image", "video", "out", "as_json", "frame", "temperature", "seed"),
+    "rollouts": ("listen", "token_file", "stage"),
+    "serve": ("engine", "print_", "host", "port", "name", "allow_media", "key_env", "no_key", "max_prompt_tokens"),
+}
+"""What is done -> parameters that are for nothing else."""
+
+
+def _serve(
+    checkpoint: Path,
+    more: list[str],
+    by: tuple[str, bool],
+    address: tuple[str, int],
+    name: str | None,
+    allowed: list[Path],
+    keys: tuple[str | None, bool],
+    runs_on: tuple[str, str],
+    recipe: str | None,
+    how: dict[str, Any],
+    max_prompt_tokens: int | None,
+) -> None:
+    (engine, print_), (key_env, no_key), (host, port), (device, dtype) = by, keys, address, runs_on
     if engine not in ENGINES:
         raise ConfigError(f"--engine: expected one of {', '.join(ENGINES)}, got '{engine}'")
     if print_ and engine != "vllm":
@@ -61,23 +139,21 @@ def serve(
         raise ConfigError(f"{' '.join(more)}: the embedded engine takes no options behind `--`; they are for --engine vllm")
     if no_key and (key_env is not None or host not in LOOPBACK):
         raise ConfigError("--no-key goes without --key-env, and with this machine as --host only")
-    for folder in allow_media or ():
+    for folder in allowed:
         if not folder.is_dir():
             raise ConfigError(f"--allow-media {folder}: no such folder")
     from vlmrl.evals.ask.asking import asking_of, chosen, name_of
 
-    asking = chosen(
-        asking_of(checkpoint, recipe), answer_type=answer_type, answer_format=answer_format, frame=None, max_new_tokens=max_new_tokens
-    )
+    asking = chosen(asking_of(checkpoint, recipe), **how)
     for note in asking.notes:
         typer.echo(note, err=True)
     called = name or name_of(checkpoint)
     if engine == "vllm":
-        line = _vllm_line(checkpoint, asking, called, host, port, dtype, allow_media or [], max_prompt_tokens, more or [])
+        line = _vllm_line(checkpoint, asking, called, host, port, dtype, allowed, max_prompt_tokens, more)
         if not print_:
             _run_vllm(line, _key_of(key_env, no_key))
         return
-    _embedded(checkpoint, asking, called, (host, port), allow_media or [], _key_of(key_env, no_key), device, dtype, max_prompt_tokens)
+    _embedded(checkpoint, asking, called, address, allowed, _key_of(key_env, no_key), device, dtype, max_prompt_tokens)
 
 
 @dataclass(frozen=True)

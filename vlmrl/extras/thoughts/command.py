@@ -1,4 +1,4 @@
-"""The command `thoughts`: write thoughts for rows that have an answer alone."""
+"""`vlmrl tools thoughts`: write thoughts for rows that have an answer alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def thoughts(
 ) -> None:
     """Write thoughts for rows that have an answer but none (reverse thinking of TON), with the recipe's model.
 
-    Example: vlmrl thoughts ton thoughts.jsonl --check
+    Example: vlmrl tools thoughts ton thoughts.jsonl --check
     """
     loaded = load_said(recipe, overrides, method_problems)
     from vlmrl.extras.thoughts.write import write_thoughts

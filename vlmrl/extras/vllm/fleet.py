@@ -115,7 +115,7 @@ class Fleet:
             for remote, lost in zip(self.remotes, why, strict=True)
         )
         return RemoteError(
-            f"no rollout server for {self.patience:g} s (rollout.vllm.patience): {told}. Start them (vlmrl rollout-server), and run the "
+            f"no rollout server for {self.patience:g} s (rollout.vllm.patience): {told}. Start them (vlmrl serve --rollouts), and run the "
             "same command to go on; what was sampled is in the journal"
         )
 

@@ -1,4 +1,4 @@
-"""`vlmrl rollout-server`: one vLLM that answers trainers over HTTP, started as a recipe's stage needs it."""
+"""`vlmrl serve --rollouts`: one vLLM that answers trainers over HTTP, started as a recipe's stage needs it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def _colocated(session: Session, rollout: RolloutSection, cfg: VllmSection) -> R
     if dist.world() > 1:
         raise ConfigError(
             f"rollout.engine: in the trainer's process vllm runs beside one training process, and here are {dist.world()}; start servers "
-            "(vlmrl rollout-server) and name them in rollout.vllm.servers, or use hf"
+            "(vlmrl serve --rollouts) and name them in rollout.vllm.servers, or use hf"
         )
     policy = session.policy
     options = core_options(

@@ -112,7 +112,7 @@ def test_a_digest_depends_on_what_moves_numbers_and_on_nothing_else() -> None:
 def test_commands_by_hand(cells, tmp_path) -> None:
     of = {(cell.regime, cell.arm): cell for cell in cells}
     base, start, arm = (of["shell", name] for name in ("base", "sft_ton", "ton"))
-    assert arguments_of(base, tmp_path, [])[:2] == ["toy", "prepare"]
+    assert arguments_of(base, tmp_path, [])[:3] == ["tools", "toy", "prepare"]
     assert not any(a.startswith("model.path") for a in arguments_of(start, tmp_path, []))
     assert f"model.path={tmp_path / start.name / 'final'}" in arguments_of(arm, tmp_path, ["run.threads=1"])
     assert arguments_of(arm, tmp_path, ["run.threads=1"]).count("run.threads=1") == 1

@@ -1,4 +1,4 @@
-"""`vlmrl env`: list, check, play."""
+"""`vlmrl tools env`: list, check, play."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vlmrl.extras.agents.trajectory import trajectory_from_json, trajectory_to_j
 @pytest.fixture
 def run(monkeypatch, capsys):
     def _run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["vlmrl", "env", *arguments])
+        monkeypatch.setattr(sys, "argv", ["vlmrl", "tools", "env", *arguments])
         monkeypatch.setenv("COLUMNS", "200")
         with pytest.raises(SystemExit) as stop:
             cli.main()

@@ -78,5 +78,5 @@ def test_measured_lengths_come_from_what_was_played(run, tmp_path: Path) -> None
 
 def test_a_file_of_something_else_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"task": {}}\n')
-    with pytest.raises(ConfigError, match=r"x\.jsonl:1: .*vlmrl env play or act"):
+    with pytest.raises(ConfigError, match=r"x\.jsonl:1: .*vlmrl tools env play or act"):
         read_played(tmp_path / "x.jsonl")

@@ -97,7 +97,7 @@ def chosen(asked: str, *layouts: str, recomputes: bool = False, family: Any = GE
 def test_the_layout_is_the_best_that_the_kit_admits(layouts: tuple[str, ...], asked: str, recomputes: bool, taken: str) -> None:
     layout, why = chosen(asked, *layouts, recomputes=recomputes)
     assert layout == taken
-    assert ("vlmrl conform" in why) == (layout != asked)
+    assert ("vlmrl check" in why) == (layout != asked)
 
 
 @pytest.mark.parametrize("asked", ["chains", "trees"])

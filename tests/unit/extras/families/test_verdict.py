@@ -1,4 +1,4 @@
-"""The report of `vlmrl conform` beside a model: what loading and `vlmrl doctor` make of it."""
+"""The report of `vlmrl check` beside a model: what loading and `vlmrl check` make of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_promise_that_is_needed_and_not_kept_is_refused(tmp_path: Path) -> Non
         verdict.read(str(folder)).check()
     assert "does not keep P5 (positions are the core's)" in str(caught.value)
     assert "P9" not in str(caught.value), "decoding concerns those who decode with it"
-    assert f"run `vlmrl conform '{folder}'` again" in str(caught.value)
+    assert f"run `vlmrl check '{folder}'` again" in str(caught.value)
 
 
 @pytest.mark.parametrize("red", [(), ("P5",)])
@@ -55,7 +55,7 @@ def test_other_versions_are_a_warning(tmp_path: Path, red: tuple[str, ...]) -> N
 @pytest.mark.parametrize("text", ["{", "[]", '{"promises": {}}', '{"promises": [1], "facts": {}}'])
 def test_a_damaged_report_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "conform.json").write_text(text)
-    with pytest.raises(ConfigError, match="no report of `vlmrl conform`"):
+    with pytest.raises(ConfigError, match="no report of `vlmrl check`"):
         report_of(str(tmp_path))
 
 
@@ -70,7 +70,7 @@ def test_loading_looks_at_the_report(tmp_path: Path) -> None:
 
 
 def test_an_unknown_type_is_refused_with_the_command() -> None:
-    with pytest.raises(ConfigError, match=r"vlmrl conform /models/new "):
+    with pytest.raises(ConfigError, match=r"vlmrl check /models/new "):
         family_of("something_new", "/models/new")
 
 
@@ -78,7 +78,7 @@ def test_doctor_tells_of_a_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "internvl"}')
     [size, report] = doctor.examine_model(str(tmp_path))
     assert (size.found, report.status) == ("internvl, 0.0 million numbers, 0.00 GiB in shards", "absent")
-    assert report.advice == f"vlmrl conform {tmp_path} tries it"
+    assert report.advice == f"vlmrl check {tmp_path} tries it"
     written(tmp_path)
     report = doctor.examine_model(str(tmp_path))[1]
     assert (report.status, report.advice) == ("ok", "")
@@ -96,6 +96,6 @@ def test_doctor_tells_of_a_model(tmp_path: Path) -> None:
 def test_the_command_doctor_takes_a_folder(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    done = CliRunner().invoke(app, ["doctor", str(tmp_path)])
+    done = CliRunner().invoke(app, ["check", str(tmp_path), "--machine"])
     assert done.exit_code != 0
     assert "no config.json there" in str(done.exception)

@@ -190,7 +190,7 @@ def test_the_card_says_what_is_known_and_what_is_not() -> None:
         "| `rows.jsonl` | rl | not stated |",
         "| rl | grpo | 9 | 1e-06 | reward `iou` |",
         "Licence of `rows.jsonl`: not stated.",
-        "vlmrl ask mine",
+        "vlmrl serve mine --ask",
     ):
         assert piece in text, piece
     assert '"decoder"' not in text

@@ -96,15 +96,15 @@ def test_the_script_for_slurm(tmp_path: Path) -> None:
 
 
 def test_the_lines_that_the_page_shows_are_those_that_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind each `vlmrl launch` without --run stands what it prints."""
+    """Behind each `vlmrl plan --launch` stands what it prints."""
     shown = 0
     for block in blocks("docs/launch.md"):
         lines = commands(block.text)
-        for first, rest in ((words, lines[n + 1 :]) for n, words in enumerate(lines) if words[:2] == ["vlmrl", "launch"]):
+        for first, rest in ((words, lines[n + 1 :]) for n, words in enumerate(lines) if words[:2] == ["vlmrl", "plan"]):
             found = parse_vlmrl([word for word in first[1:] if word not in (">", "train.sbatch")])
             job = Job(
                 gpus=found["gpus"],
-                nodes=found["nodes"],
+                nodes=found["nodes"] or 1,
                 host=found["host"],
                 restarts=found["restarts"],
                 train=(str(found["recipe"]), *(found["overrides"] or [])),

@@ -1,4 +1,4 @@
-"""A served tiny checkpoint: answers over HTTP are those of `vlmrl ask`, and an evaluation through it is that of the engine here."""
+"""A served tiny checkpoint: answers over HTTP are those of `vlmrl serve --ask`, and an evaluation through it is that of the engine here."""
 
 from __future__ import annotations
 

@@ -369,7 +369,7 @@ def test_weights_wait_for_a_server(loaded: tiny.Tiny) -> None:
 def test_no_server_at_all_ends_the_run_after_its_patience(loaded: tiny.Tiny) -> None:
     engine = connected(loaded, ["127.0.0.1:9"], patience=0.3)
     with pytest.raises(
-        RemoteError, match=r"no rollout server for 0\.3 s .*127\.0\.0\.1:9: connection, .*Start them \(vlmrl rollout-server\)"
+        RemoteError, match=r"no rollout server for 0\.3 s .*127\.0\.0\.1:9: connection, .*Start them \(vlmrl serve --rollouts\)"
     ):
         engine.sync()
 

@@ -1,4 +1,4 @@
-"""`vlmrl rollout-server`: what it refuses before it starts vLLM, and how it begins and ends. Without vLLM."""
+"""`vlmrl serve --rollouts`: what it refuses before it starts vLLM, and how it begins and ends. Without vLLM."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ def test_it_answers_until_a_signal_and_releases_the_engine(tiny_files: tuple[Pat
 def test_the_command_is_there_and_wants_a_stage_with_vllm(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps(config(tiny_files, engine="hf")))
-    done = CliRunner().invoke(app, ["rollout-server", str(path)])
+    done = CliRunner().invoke(app, ["serve", "--rollouts", str(path)])
     assert isinstance(done.exception, ConfigError)
     assert "no stage of this recipe generates with vllm" in str(done.exception)

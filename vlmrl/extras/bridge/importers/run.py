@@ -1,4 +1,4 @@
-"""`vlmrl import` writes the results of another harness as a folder that `vlmrl compare` reads."""
+"""`vlmrl eval --import` writes the results of another harness as a folder that `vlmrl compare` reads."""
 
 from __future__ import annotations
 

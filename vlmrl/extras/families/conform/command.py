@@ -1,10 +1,10 @@
-"""The command `conform`: whether a model keeps the promises that exact training needs. Registered by `vlmrl.cli`."""
+"""`vlmrl check MODEL`: whether a model keeps the promises that exact training needs."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,23 +16,18 @@ if TYPE_CHECKING:
 FAILED = VlmrlError.exit_code
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("conform")(conform)
+def conform(model: str, *, tiny: bool, only: str | None, engine: str | None, as_json: bool) -> None:
+    """Try on a model of any family what exact training needs, and print the table; the report is written beside a model in a folder.
 
+    Args:
+        model: folder or hub id; with `tiny` also a name, as qwen3_5.
+        tiny: random weights of small size, of a folder's config or of a name.
+        only: some promises alone, as `P1,P8`.
+        engine: `vllm` asks it the same prompts too.
+        as_json: print the report in place of the table.
 
-def conform(
-    model: Annotated[str, typer.Argument(help="Folder or hub id of a model; with --tiny also a name, as qwen3_5", show_default=False)],
-    tiny: Annotated[bool, typer.Option("--tiny", help="Random weights of small size: of a folder's config, or of a name.")] = False,
-    only: Annotated[str | None, typer.Option(help="Some promises alone, as P1,P8", show_default=False)] = None,
-    engine: Annotated[str | None, typer.Option(help="vllm: what it makes of the same prompts, too (P14)", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The report in place of the table.")] = False,
-) -> None:
-    """Try on a model of any family what exact training needs: ids, features, positions, and every layout against rows alone.
-
-    The report is written beside a model in a folder, as conform.json. Exit code 70 if a promise is not kept.
-
-    Example: vlmrl conform qwen3_5 --tiny
+    Raises:
+        typer.Exit: with 70, if a promise is not kept.
     """
     import json
 
@@ -76,7 +71,9 @@ def show(report: Report) -> None:
     more = [f"{facts['experts']} experts"] * bool(facts["experts"]) + [f"soft cap {facts['soft_cap']}"] * bool(facts["soft_cap"])
     kind = f"{report.name}: {facts['model_type']} ({facts['architecture']}); {', '.join([layers, *more])}; "
     console.print(Text(kind + ("float64" if report.float64 else "float32")), soft_wrap=True)
-    table = Table("", "promise", "kept", "largest", "limit", "control", "s")
+    table = Table()
+    for name in ("", "promise", "kept", "largest", "limit", "control", "s"):
+        table.add_column(name, overflow="fold", no_wrap=name not in ("promise", "control"))
     for key, about in report.about.items():
         mine = [c for c in report.checks if c.promise == key]
         bad = report.failed(key)

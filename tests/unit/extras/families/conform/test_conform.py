@@ -1,4 +1,4 @@
-"""`vlmrl conform` on tiny models: what holds of families of unlike kind, and that each promise sees the mistake that it is there for."""
+"""`vlmrl check` on tiny models: what holds of families of unlike kind, and that each promise sees the mistake that it is there for."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_fork_is_refused_where_layers_are_recomputed(tmp_path: Path, monkeypatch
 def test_the_command_writes_a_report_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny_folder("internvl", tmp_path, monkeypatch)
     monkeypatch.setattr("vlmrl.extras.families.conform.run.PROMISES", {key: PROMISES[key] for key in ("P1", "P13")})
-    done = CliRunner().invoke(app, ["conform", str(folder)])
+    done = CliRunner().invoke(app, ["check", str(folder)])
     assert done.exit_code == 0, done.output
     assert "ids are the chat template's" in " ".join(done.output.split()) or "P1" in done.output
     written = json.loads((folder / "conform.json").read_text())
@@ -157,7 +157,7 @@ def test_the_command_writes_a_report_beside_the_model(tmp_path: Path, monkeypatc
 
 def test_the_command_names_what_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generic.Head, "bent", lambda self, logits: logits * 2)
-    done = CliRunner().invoke(app, ["conform", "internvl", "--tiny", "--only", "P10"])
+    done = CliRunner().invoke(app, ["check", "internvl", "--tiny", "--only", "P10"])
     assert done.exit_code == 70
     assert "P10 image, logits:" in done.output
 
@@ -170,15 +170,15 @@ def test_weights_that_are_a_pickle_are_not_opened(tmp_path: Path, monkeypatch: p
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
     opened: list[object] = []
     monkeypatch.setattr(torch, "load", lambda file, *args, **more: opened.append(file))
-    done = CliRunner().invoke(app, ["conform", str(folder), "--only", "P1"])
+    done = CliRunner().invoke(app, ["check", str(folder), "--only", "P1"])
     assert isinstance(done.exception, ConfigError), done.output
     assert "safetensors" in str(done.exception)
     assert opened == []
 
 
 def test_an_unknown_name_or_promise_is_refused() -> None:
-    done = CliRunner().invoke(app, ["conform", "nothing", "--tiny"])
+    done = CliRunner().invoke(app, ["check", "nothing", "--tiny"])
     assert isinstance(done.exception, ConfigError)
     assert "or a name, as: qwen2_vl, qwen2_5_vl" in str(done.exception)
-    done = CliRunner().invoke(app, ["conform", "internvl", "--tiny", "--only", "P99"])
+    done = CliRunner().invoke(app, ["check", "internvl", "--tiny", "--only", "P99"])
     assert "no promise P99" in str(done.exception)

@@ -1,14 +1,16 @@
-"""The command `runs`: what runs a folder holds, and how far they are."""
+"""`vlmrl list runs`: what runs a folder holds, and how far they are."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from vlmrl.cli.names import Wanted
 from vlmrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,25 +19,19 @@ if TYPE_CHECKING:
 COLOURS = {"finished": "green", "running": "cyan", "stopped": "yellow", "elsewhere": "yellow"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("runs")(runs)
-
-
-def runs(
-    root: Annotated[Path, typer.Argument(help="Folder of runs, or a run")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
-) -> None:
+def runs(wanted: Wanted) -> None:
     """List the runs of a folder: finished, running or stopped, at which step, and when something was last written.
 
-    Example: vlmrl runs runs
+    Raises:
+        ConfigError: there is no such folder.
     """
     from vlmrl.run.listing import runs_in
 
+    root = Path(wanted.name or "runs")
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder; runs are in the recipe's run.root, which is 'runs' where it says nothing")
     found = runs_in(root)
-    if as_json:
+    if wanted.as_json:
         typer.echo(json.dumps([line.json() for line in found], indent=1))
         return
     if not found:
@@ -50,13 +46,15 @@ def show(found: list[RunLine]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console, now = Console(), time.time()
-    table = Table("run", "status", "stage", "step", "last written", "starts", "model")
+    console, now = Console(highlight=False), time.time()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("run", "status", "stage", "step", "written", "starts", "model"):
+        table.add_column(name, overflow="fold", no_wrap=name in ("status", "step", "written", "starts"))
     for line in found:
         table.add_row(
             Text(str(line.path), overflow="fold"),
             Text(line.status, style=COLOURS[line.status]),
-            Text(line.stage or "-"),
+            Text(line.stage or "-", overflow="fold"),
             Text("-" if line.step is None else f"{line.step}/{line.steps if line.steps is not None else '?'}"),
             Text("-" if line.wall is None else ago(now - line.wall)),
             Text(str(line.starts)),
@@ -67,6 +65,7 @@ def show(found: list[RunLine]) -> None:
         for text in (line.holder, line.problem):
             if text is not None:
                 console.print(Text(f"{line.path}: {text}"), soft_wrap=True)
+    console.print(Text(f"look at one: vlmrl view {shlex.quote(str(found[0].path))}"), soft_wrap=True)
 
 
 def ago(seconds: float) -> str:

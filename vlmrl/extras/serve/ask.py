@@ -1,12 +1,12 @@
-"""The command `ask`: a question about a picture or a video to a checkpoint, and its answer drawn on what the model saw."""
+"""`vlmrl serve MODEL --ask`: a question about a picture or a video to a checkpoint, and its answer drawn on what the model saw."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,51 +16,45 @@ if TYPE_CHECKING:
     from vlmrl.evals.ask.question import Answered, QuestionModel
     from vlmrl.types import MediaKind
 
-PANEL = "How it is asked, if not as the checkpoint's recipe says"
-_GIVEN: dict[str, Any] = {"rich_help_panel": PANEL, "show_default": False}
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("ask")(ask)
-
-
-def ask(
-    checkpoint: Annotated[Path, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)],
-    question: Annotated[str | None, typer.Argument(help="The question; without one they are read line by line", show_default=False)] = None,
-    image: Annotated[list[Path] | None, typer.Option(help="A picture; may be repeated", show_default=False)] = None,
-    video: Annotated[list[Path] | None, typer.Option(help="A video; may be repeated, shown after pictures", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the medium with the answer drawn on it: .png, .jpg", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per answer.")] = False,
-    recipe: Annotated[str | None, typer.Option(help="Recipe, instead of what the checkpoint says", **_GIVEN)] = None,
-    answer_type: Annotated[str | None, typer.Option(help="time_span, bbox, point, choice, number, ...", **_GIVEN)] = None,
-    answer_format: Annotated[str | None, typer.Option(help="think, answer_only or think_or_not", **_GIVEN)] = None,
-    frame: Annotated[str | None, typer.Option(help="Coordinates of boxes and points: pixel, norm1, norm1000", **_GIVEN)] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer", min=1, **_GIVEN)] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy", min=0, rich_help_panel=PANEL)] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of a sampled answer", min=0, rich_help_panel=PANEL)] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16")] = "auto",
+def answer(
+    checkpoint: Path,
+    question: str | None,
+    media: list[tuple[MediaKind, Path]],
+    recipe: str | None,
+    how: Mapping[str, Any],
+    out: Path | None,
+    *,
+    as_json: bool,
+    sampling: tuple[float, int],
+    device: str,
+    dtype: str,
 ) -> None:
-    """Ask a checkpoint about a picture or a video, with the pixels and the prompt that it was trained with.
+    """Ask a checkpoint about pictures and videos, with the pixels and the prompt that it was trained with, and print its answers.
 
-    Example: vlmrl ask runs/mine/final "When does she sit down?" --video a.mp4 --out answer.png
+    Args:
+        question: None reads one from each line of the standard input.
+        how: what is asked otherwise than the checkpoint's recipe says (`asking.chosen`).
+        out: picture to write, the first medium with the answer drawn on it.
+        sampling: temperature and seed.
+
+    Raises:
+        ConfigError: options that do not fit together, or a checkpoint that does not say how it is asked.
+        DataError: the question cannot be asked.
     """
     from vlmrl.evals.ask.asking import asking_of, chosen
     from vlmrl.evals.ask.models import LocalModel, compute_dtype
     from vlmrl.evals.ask.question import QuestionModel
     from vlmrl.policy.load import quiet_transformers
 
-    media: list[tuple[MediaKind, Path]] = [*(("image", path) for path in image or ()), *(("video", path) for path in video or ())]
     if out is not None and not media:
         raise ConfigError("--out draws on a picture or a video; give --image or --video")
-    asking = chosen(
-        asking_of(checkpoint, recipe), answer_type=answer_type, answer_format=answer_format, frame=frame, max_new_tokens=max_new_tokens
-    )
+    asking = chosen(asking_of(checkpoint, recipe), **how)
     for note in asking.notes:
         typer.echo(note, err=True)
     quiet_transformers()
     model = LocalModel.load(checkpoint, device=device, dtype=compute_dtype(device, dtype))
+    temperature, seed = sampling
     with closing(QuestionModel(model, asking)) as asker:
         for number, text in enumerate(_questions(question)):
             said = _asked(asker, text, media, temperature=temperature, seed=seed, interactive=question is None)

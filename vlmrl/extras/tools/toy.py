@@ -1,4 +1,4 @@
-"""`vlmrl toy`: the embedded worlds of generated media, and the tiny models that are pretrained on them."""
+"""`vlmrl tools toy`: the embedded worlds of generated media, and the tiny models that are pretrained on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make(
 ) -> None:
     """Generate a world: real media files with exact ground truth, and their rows.
 
-    Example: vlmrl toy make /tmp/world --train 20 --test 5
+    Example: vlmrl tools toy make /tmp/world --train 20 --test 5
     """
     from vlmrl.config.schema import ToyWorldSection
     from vlmrl.run.ui import Ui
@@ -63,7 +63,7 @@ def prepare(
 ) -> None:
     """Make the world and the base model of a recipe, if they are not in its cache, and train nothing else. Ranks of a run find them there.
 
-    Example: vlmrl toy prepare toy_video
+    Example: vlmrl tools toy prepare toy_video
     """
     config = load_said(recipe, overrides).config
     if config.toy is None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from vlmrl.cli import app
 from vlmrl.errors import ConfigError
-from vlmrl.toy.cached import chosen, entries
+from vlmrl.extras.tools.cached import chosen, entries
 
 DAY = 86400.0
 
@@ -50,7 +50,8 @@ def test_those_that_are_chosen(cache: Path) -> None:
 
 def test_the_commands(cache: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
-        done = CliRunner().invoke(app, ["cache", *arguments, "--cache", str(cache)])
+        words = ["list", "caches"] if arguments[0] == "list" else ["tools", "cache", arguments[0]]
+        done = CliRunner().invoke(app, [*words, *arguments[1:], "--cache", str(cache)])
         return done.exit_code, done.output
 
     code, text = run("list")

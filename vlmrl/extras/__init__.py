@@ -63,6 +63,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "keep": "vlmrl.extras.pages.recorder:of_stage",
         "keep.table": "vlmrl.extras.trackers.tables:send",
         "run.trackers": "vlmrl.extras.trackers.start:checked",
+        "stages.steps": "vlmrl.extras.resume.steps:moved",
         "checkpoint.asynchronous": "vlmrl.extras.scale.background:Background",
         "checkpoint.mirror": "vlmrl.extras.scale.mirror:Mirror",
         "train.offload_activations": "vlmrl.extras.scale.offload:offloaded",

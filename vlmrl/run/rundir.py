@@ -122,6 +122,8 @@ class Options(NamedTuple):
     hash: str
     fixed: Mapping[str, Any]
     """The part that may not change between start and resume, as nested JSON values (model, seed, data, method)."""
+    began: Mapping[str, Any] | None = None
+    """That part of a run that is there, with what of it may change changed; None: as its record says."""
 
 
 @contextmanager
@@ -130,7 +132,7 @@ def open_run(
     name: str,
     options: Options,
     *,
-    settle: Callable[[Mapping[str, Any]], Options] | None = None,
+    settle: Callable[[RunDir, Mapping[str, Any]], Options] | None = None,
     resume: Resume = "auto",
     fetch: Callable[[Path], str | None] | None = None,
     run_synchronized: Callable[[Callable[[], None]], None] | None = None,
@@ -208,7 +210,7 @@ def _accelerators() -> list[str]:
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
 
 
-def _prepare(run: RunDir, options: Options, settle: Callable[[Mapping[str, Any]], Options] | None, resume: Resume) -> None:
+def _prepare(run: RunDir, options: Options, settle: Callable[[RunDir, Mapping[str, Any]], Options] | None, resume: Resume) -> None:
     record_path = run.path / "run.json"
     now = environment()
     if record_path.exists():
@@ -216,7 +218,8 @@ def _prepare(run: RunDir, options: Options, settle: Callable[[Mapping[str, Any]]
             raise RunBusyError(f"{run.path} already holds a run; choose another run.name, or resume it")
         record = _read_record(record_path)
         run.resumed = True
-        options = options if settle is None else settle(record["fixed"])
+        options = options if settle is None else settle(run, record["fixed"])
+        record["fixed"] = options.began or record["fixed"]
         _compare(run, record, options.text, options.fixed, now)
     else:
         _refuse_foreign(run)

@@ -8,9 +8,10 @@ its kind knows (`run.kinds`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ from vlmrl.run.machine import settled, told
 from vlmrl.run.optional import OPTIONAL, SecondPlace
 from vlmrl.run.results import check_evaluations, show_results
 from vlmrl.run.resume import lost_of_finished, reopen, verify
-from vlmrl.run.rundir import Options, open_run
+from vlmrl.run.rundir import Options, RunDir, open_run
 from vlmrl.run.session import Places, Service, Session, fixed_options, open_session
 from vlmrl.run.ui import Ui
 from vlmrl.train import dist
@@ -66,6 +67,10 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
     def options(of: ResolvedRecipe) -> Options:
         return Options(of.text, of.hash, fixed_options(of.config))
 
+    def go_on(run: RunDir, began: Mapping[str, Any]) -> Options:
+        now = options(settled(asked, places.model, began))
+        return now if now.fixed == began else now._replace(began=OPTIONAL["stages.steps"](run, began, now.fixed, cfg))
+
     mirror: SecondPlace | None = None
     if cfg.checkpoint.mirror is not None:
         mirror = OPTIONAL["checkpoint.mirror"](cfg.checkpoint.mirror, cfg.run.name)
@@ -73,7 +78,7 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
         cfg.run.root,
         cfg.run.name,
         options(loaded),
-        settle=lambda began: options(settled(asked, places.model, began)),
+        settle=go_on,
         fetch=None if mirror is None else mirror.pull,
         run_synchronized=dist.run_synchronized,
         is_main=main,

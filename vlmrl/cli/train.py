@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from vlmrl.cli.names import Overrides, Recipe, load_said, method_problems
+from vlmrl.cli.names import Overrides, Recipe, extra, load_said, method_problems
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +23,8 @@ def train(
 
     Example: vlmrl train toy_video run.name=mine stages.rl.steps=50
     """
+    if extra("vlmrl.extras.resume.answer.answered")(recipe, overrides or []):
+        return
     loaded = load_said(recipe, overrides, method_problems)
     from vlmrl.methods import require_methods
     from vlmrl.run.ui import Ui
@@ -40,10 +42,7 @@ def train(
 
     quiet_transformers()
     path = train_from(loaded, prepare(loaded.config, ui), ui, profile_steps=profile)
-    from rich.text import Text
+    from vlmrl.run.finished import closing_lines
 
-    from vlmrl.run.results import closing_lines
-
-    for line in closing_lines(path, loaded.config):
-        ui.console.print(Text(line), soft_wrap=True)  # a path or a command that is broken into lines cannot be copied
+    ui.print_exactly(closing_lines(path, loaded.config))
     dist.stop()

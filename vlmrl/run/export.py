@@ -18,17 +18,15 @@ import torch
 from safetensors import SafetensorError
 
 from vlmrl import __version__, faults, fs
-from vlmrl.errors import CheckpointError, StorageError
+from vlmrl.errors import StorageError
 from vlmrl.policy.load import SETTINGS, settings_of
 from vlmrl.policy.lora import adapter_state, merged_state, save_adapter
 from vlmrl.policy.model import Policy
 from vlmrl.train import dist
-from vlmrl.train.manifest import DamagedError, differing, read_sealed, write_manifest
+from vlmrl.train.manifest import EXPORTED, damage, seal_of, write_manifest
 from vlmrl.train.tensors import require_finite, system_error
 
 ADAPTER_FOLDER = "adapter"
-SCHEMA = 1
-"""Version of the manifest of an exported folder."""
 
 
 def export(policy: Policy, path: Path, known: str | None = None, about: Mapping[str, Any] | None = None) -> str:
@@ -69,7 +67,7 @@ def _write(
         if policy.lora is not None:
             save_adapter(policy, temporary / ADAPTER_FOLDER, adapter)
         fs.write_text(temporary / SETTINGS, json.dumps({**settings_of(policy), **about}) + "\n")
-        seal = write_manifest(temporary, {"schema": SCHEMA, "kind": "model", "vlmrl": __version__})
+        seal = write_manifest(temporary, {"schema": EXPORTED, "kind": "model", "vlmrl": __version__})
     return seal
 
 
@@ -77,38 +75,6 @@ def _in_float32(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors with those of 16 bits in float32: one type, whatever of the model has trained. Tied ones stay one tensor."""
     wide = {id(t): t.float() if t.is_floating_point() and t.element_size() < 4 else t for t in weights.values()}
     return {name: wide[id(t)] for name, t in weights.items()}
-
-
-def damage(path: Path, known: str | None = None) -> list[str]:
-    """How an exported folder differs from what was written, one line each; empty where every file is as it was.
-
-    Args:
-        known: the digest of its manifest, from elsewhere.
-
-    Raises:
-        CheckpointError: its manifest is of a newer version.
-    """
-    if not path.is_dir():
-        return ["missing"]
-    try:
-        manifest = read_sealed(path)
-    except DamagedError as error:
-        return [str(error)]
-    if manifest.get("schema", 0) > SCHEMA:
-        raise CheckpointError(f"{path}: exported with schema {manifest['schema']}, this version reads up to {SCHEMA}; upgrade vlmrl")
-    problems = differing(path, manifest["files"])
-    if not problems and known not in (None, manifest["digest"]):
-        return ["is another export than the one that was written here"]
-    return problems
-
-
-def seal_of(path: Path) -> str:
-    """The digest of an exported folder's manifest: equal for two folders exactly when their files are.
-
-    Raises:
-        DamagedError: there is no manifest, or it is damaged.
-    """
-    return read_sealed(path)["digest"]
 
 
 def link(source: Path, path: Path) -> None:

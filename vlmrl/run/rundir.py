@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from vlmrl import __version__, faults, fs
+from vlmrl.config.schema import Config
 from vlmrl.errors import CheckpointError, ConfigError, RunBusyError, StorageError
 
 Resume = Literal["auto", "never", "must"]
@@ -97,9 +98,9 @@ class RunDir:
     def report(self) -> Path:
         return self.path / "report.html"
 
-    def finish(self) -> None:
-        """Mark the run complete. Only rank 0 calls it."""
-        fs.write_text(self.path / "FINISHED", json.dumps({"wall": time.time()}) + "\n")
+    def finish(self, **known: Any) -> None:
+        """Mark the run complete, with what the next start may answer from (`extras.resume.answer`). Only rank 0 calls it."""
+        fs.write_text(self.path / "FINISHED", json.dumps({"wall": time.time(), "vlmrl": __version__, **known}) + "\n")
         self.finished = True
 
     def reopen(self) -> None:
@@ -164,7 +165,7 @@ def open_run(
                 if resume == "must" and fetch is None and not (run.path / "run.json").exists():
                     raise ConfigError(f"{run.path}: no run to resume; check run.root and run.name")
                 fs.mkdir(run.path)
-                run.lost = stack.enter_context(_locked(run.path / "LOCK"))
+                run.lost = stack.enter_context(locked(run.path / "LOCK"))
                 if fetch is not None and not (run.path / "run.json").exists():
                     _fetch(run, fetch)
                 _prepare(run, options, settle, resume)
@@ -174,6 +175,11 @@ def open_run(
         stack.enter_context(_signals(run))
         faults.point("run.opened")
         yield run
+
+
+def stage_folder(run: RunDir, cfg: Config, index: int) -> Path:
+    """Where the weights of a stage are exported to."""
+    return run.path / "stages" / cfg.stages[index].name
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -325,7 +331,7 @@ def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[Callable[[], str | None]]:
+def locked(path: Path) -> Iterator[Callable[[], str | None]]:
     """Hold an exclusive `flock` on a file and on its folder; the file is never removed, since removing it would let two processes lock
     two files. Yields what tells why they are no longer the ones under their names (None while they are)."""
     with ExitStack() as opened:

@@ -25,7 +25,7 @@ from vlmrl.run.identity import Identity
 from vlmrl.run.media import open_media
 from vlmrl.run.optional import OPTIONAL, SecondPlace, WritesBeside
 from vlmrl.run.rows import Rows, load_rows
-from vlmrl.run.rundir import RunDir
+from vlmrl.run.rundir import RunDir, stage_folder
 from vlmrl.run.tracking import Tracker
 from vlmrl.run.ui import Ui
 from vlmrl.train import dist
@@ -199,10 +199,6 @@ class Session:
                     plugins=self.cfg.plugins,
                 )
         return self.rows[key]
-
-
-def stage_folder(run: RunDir, cfg: Config, index: int) -> Path:
-    return run.path / "stages" / cfg.stages[index].name
 
 
 def fixed_options(cfg: Config) -> dict[str, Any]:

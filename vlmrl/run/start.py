@@ -27,10 +27,11 @@ from vlmrl.run.about import about
 from vlmrl.run.engines import close_engines, own_allocator
 from vlmrl.run.evaluate import eval_notes, eval_problems, evaluate_stage, remember_stage
 from vlmrl.run.export import export, link
+from vlmrl.run.finished import lost_of_finished
 from vlmrl.run.machine import settled, told
 from vlmrl.run.optional import OPTIONAL, SecondPlace
 from vlmrl.run.results import check_evaluations, show_results
-from vlmrl.run.resume import lost_of_finished, reopen, verify
+from vlmrl.run.resume import reopen, verify
 from vlmrl.run.rundir import Options, RunDir, open_run
 from vlmrl.run.session import Places, Service, Session, fixed_options, open_session
 from vlmrl.run.ui import Ui
@@ -90,8 +91,7 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
         lost = dist.gather(dist.on_main(lambda: lost_of_finished(run, cfg, ui.say)))[0] if run.finished else None
         if lost == []:
             ui.say(f"{run.path} is already finished")
-            dist.on_main(lambda: show_results(run.path, ui))
-            dist.on_main(lambda: check_evaluations(run.path))
+            dist.on_main(lambda: _conclude(run, asked, ui))
             return run.path
         session = open_session(cfg, loaded.hash, places, run, ui)
         session.mirror = mirror
@@ -109,9 +109,15 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
             session.tracker.close()
             session.store.close()
         dist.on_main(run.finish)
-        dist.on_main(lambda: show_results(run.path, ui))
-        dist.on_main(lambda: check_evaluations(run.path))
+        dist.on_main(lambda: _conclude(run, asked, ui))
         return run.path
+
+
+def _conclude(run: RunDir, asked: ResolvedRecipe, ui: Ui) -> None:
+    """Show what a finished run has come to, and keep it for a start with the same recipe."""
+    come_to = show_results(run.path, ui)
+    check_evaluations(run.path)
+    run.finish(recipe=asked.hash, come_to=come_to)
 
 
 def set_torch(cfg: Config) -> None:

@@ -21,10 +21,9 @@ from vlmrl.methods import registries
 from vlmrl.policy.load import SETTINGS
 from vlmrl.registry import Entry
 from vlmrl.run import checkpoint
-from vlmrl.run.export import SCHEMA
 from vlmrl.run.identity import Identity
 from vlmrl.run.rundir import RunDir, differences
-from vlmrl.train.manifest import files, read_sealed, write_manifest
+from vlmrl.train.manifest import EXPORTED, files, read_sealed, write_manifest
 from vlmrl.train.stage.base import ended
 from vlmrl.train.step import learning_rate
 
@@ -150,7 +149,7 @@ def _rename_best(run: RunDir, stage: str, name: str) -> None:
     temporary = new.with_name(fs.temporary_name(name))
     shutil.copytree(old, temporary)
     fs.write_text(temporary / SETTINGS, json.dumps({**about, ORIGIN: {**about.get(ORIGIN, {}), "stage": name}}) + "\n")
-    seal = write_manifest(temporary, {"schema": SCHEMA, **{key: manifest[key] for key in ("kind", "vlmrl")}})
+    seal = write_manifest(temporary, {"schema": EXPORTED, **{key: manifest[key] for key in ("kind", "vlmrl")}})
     for file in files(temporary).values():
         fs.sync(file)
     fs.remove_tree(new)

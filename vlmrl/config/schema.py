@@ -34,7 +34,7 @@ from vlmrl.config.stages import (
     know_kinds,
     register_section,
 )
-from vlmrl.config.train import KeepSection, TrackerEntry, TrainSection
+from vlmrl.config.train import ExportSection, KeepSection, TrackerEntry, TrainSection
 from vlmrl.types import PARTS, Part
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Config",
     "DataSection",
     "EvalSection",
+    "ExportSection",
     "GrpoSection",
     "KeepSection",
     "LoraSection",
@@ -252,6 +253,7 @@ class Config(Section):
     stages: tuple[Stage, ...] = Field(min_length=1, description="Phases, in order")
     eval: EvalSection = EvalSection()
     checkpoint: CheckpointSection = CheckpointSection()
+    export: ExportSection = ExportSection()
     keep: KeepSection = KeepSection()
     toy: ToySection | None = Field(default=None, description="The embedded world and model; only with model.path: toy or data.root: toy")
     plugins: tuple[str, ...] = Field(default=(), description="Python modules to import, for their registrations")

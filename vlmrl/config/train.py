@@ -1,4 +1,4 @@
-"""The sections `train` (how a run is spread over ranks), `keep` (which of its groups can be looked at later) and one of `run.trackers`."""
+"""The sections `train` (how a run is spread over ranks), `export`, `keep` (which groups can be looked at later), one of `run.trackers`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ class TrainSection(Section):
         default=600.0,
         gt=0,
         description="Seconds that a collective may take once all ranks have come to it; then the job ends (docs/launch.md)",
+    )
+
+
+class ExportSection(Section):
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="Type of the weights in final/ and best/; auto: bfloat16 where the base's are stored in it, else float32. "
+        "Checkpoints, and stages that others begin from, stay float32",
     )
 
 

@@ -63,6 +63,8 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "keep": "vlmrl.extras.pages.recorder:of_stage",
         "keep.table": "vlmrl.extras.trackers.tables:send",
         "run.trackers": "vlmrl.extras.trackers.start:checked",
+        "export.dtype": "vlmrl.extras.publish.dtype:chosen",
+        "export.round": "vlmrl.extras.publish.dtype:round_weights",
         "stages.steps": "vlmrl.extras.resume.steps:moved",
         "checkpoint.asynchronous": "vlmrl.extras.scale.background:Background",
         "checkpoint.mirror": "vlmrl.extras.scale.mirror:Mirror",

@@ -29,7 +29,14 @@ from vlmrl.train.tensors import require_finite, system_error
 ADAPTER_FOLDER = "adapter"
 
 
-def export(policy: Policy, path: Path, known: str | None = None, about: Mapping[str, Any] | None = None) -> str:
+def export(
+    policy: Policy,
+    path: Path,
+    known: str | None = None,
+    about: Mapping[str, Any] | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> str:
     """Write model and processor to `path`, whole or not at all; the digest of its manifest.
 
     A folder that is already there stays if it has the digest `known` and is as it was written; any other is written again.
@@ -38,6 +45,7 @@ def export(policy: Policy, path: Path, known: str | None = None, about: Mapping[
 
     Args:
         about: what else the folder's `vlmrl.json` says, as JSON (`run.about`).
+        dtype: type of the weights in it.
 
     Raises:
         NumericsError: a weight is not finite; nothing is written.
@@ -47,20 +55,27 @@ def export(policy: Policy, path: Path, known: str | None = None, about: Mapping[
     if kept is not None:  # rank 0 decides: only it knows what the run has made
         return kept
     weights, adapter = merged_state(policy, keep=dist.is_main()), adapter_state(policy)
-    seal = dist.gather(dist.on_main(lambda: _write(policy, path, weights, adapter, about or {})))[0]
+    seal = dist.gather(dist.on_main(lambda: _write(policy, path, weights, adapter, about or {}, dtype)))[0]
     assert seal is not None
     return seal
 
 
 def _write(
-    policy: Policy, path: Path, weights: Mapping[str, torch.Tensor], adapter: Mapping[str, torch.Tensor], about: Mapping[str, Any]
+    policy: Policy,
+    path: Path,
+    weights: Mapping[str, torch.Tensor],
+    adapter: Mapping[str, torch.Tensor],
+    about: Mapping[str, Any],
+    dtype: torch.dtype,
 ) -> str:
     require_finite(weights, str(path))
     if path.exists():
         fs.remove_tree(path)
     with _whole(path) as temporary:
-        policy.model.save_pretrained(temporary, state_dict=_in_float32(weights))
-        policy.model.config.dtype = "float32"  # written was the type of the first tensor in the live model
+        policy.model.save_pretrained(temporary, state_dict=_in_type(weights, dtype))
+        policy.model.config.dtype = str(next(t.dtype for t in weights.values() if t.is_floating_point())).split(".")[
+            -1
+        ]  # written was the type of the first tensor in the live model
         policy.model.config.save_pretrained(temporary)
         faults.point("export.written")
         policy.bundle.processor.save_pretrained(temporary)
@@ -71,10 +86,10 @@ def _write(
     return seal
 
 
-def _in_float32(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors with those of 16 bits in float32: one type, whatever of the model has trained. Tied ones stay one tensor."""
-    wide = {id(t): t.float() if t.is_floating_point() and t.element_size() < 4 else t for t in weights.values()}
-    return {name: wide[id(t)] for name, t in weights.items()}
+def _in_type(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The tensors of floating point in one type, whatever of the model has trained. Tied ones stay one tensor."""
+    typed = {id(t): t.to(dtype) if t.is_floating_point() and t.element_size() <= 4 else t for t in weights.values()}
+    return {name: typed[id(t)] for name, t in weights.items()}
 
 
 def link(source: Path, path: Path) -> None:

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from vlmrl import STARTED
 from vlmrl.config.schema import Config, SourceSection
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import ConfigError
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.foreign import unproven
-from vlmrl.policy.load import load_policy, load_processor, pick_device
+from vlmrl.policy.load import files_of, load_policy, load_processor, pick_device
 from vlmrl.policy.lora import fold_adapters
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
@@ -74,6 +76,8 @@ class Session:
     used: UsedMedia
     base: str
     """Model that the current stage starts from: the recipe's, or what the stage before exported."""
+    export_dtype: torch.dtype = torch.float32
+    """Type of the weights that leave the run (`export.dtype`)."""
     restored: Path | None = None
     """Checkpoint whose tensors the first stage of this process starts from."""
     background: WritesBeside | None = None
@@ -117,12 +121,12 @@ class Session:
 
     def take_in(self, folder: Path) -> None:
         """After a stage: from here on the live weights are those of its export."""
-        if self.policy.quantized != "none":
-            return  # base and adapters together are what the export holds; it has been the last stage (`config.schema`)
-        if self.policy.lora is not None and self.policy.shards.taken:
-            self._load(str(folder))
-        else:
+        if self.policy.quantized == "none":  # else base and adapters together are what the last stage's export holds (`config.schema`)
+            if self.policy.lora is not None and self.policy.shards.taken:
+                return self._load(str(folder))
             fold_adapters(self.policy)
+        if self.state.stage == len(self.cfg.stages) - 1 and self.export_dtype != torch.float32:
+            OPTIONAL["export.round"](self.policy, self.export_dtype, self.ui.say)
 
     def _load(self, path: str, add: Callable[[Policy], None] | None = None) -> None:
         with self.clock.phase("load"):
@@ -212,6 +216,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out["model"]["quantize"]
     if cfg.media.max_tiles is None:
         del out["media"]["max_tiles"]
+    if cfg.export == type(cfg.export)():
+        del out["export"]
     for name in ("root", "trackers", "threads"):
         del out["run"][name]
     for name in ("cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"):
@@ -289,6 +295,7 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
         share=OPTIONAL["train.sequence"](cfg.train) if cfg.train.sequence > 1 else None,
         identity=identity,
         used=used,
+        export_dtype=OPTIONAL["export.dtype"](cfg, files_of(places.model, cfg.model.revision)),
         base=places.model if state.stage == 0 else str(stage_folder(run, cfg, state.stage - 1)),
         restored=found.path,
         background=OPTIONAL["checkpoint.asynchronous"]() if cfg.checkpoint.asynchronous else None,

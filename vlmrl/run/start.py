@@ -179,5 +179,6 @@ def _stages(s: Session) -> None:
 def _export(s: Session, folder: Path) -> None:
     """The stage's weights as a folder whose digest the run remembers."""
     known = s.identity.exports.get(folder.relative_to(s.run.path).as_posix())
-    seal = export(s.policy, folder, known, about(s))
+    last = folder == s.stage_folder(len(s.cfg.stages) - 1)  # others begin from the rest
+    seal = export(s.policy, folder, known, about(s), dtype=s.export_dtype if last else torch.float32)
     dist.on_main(lambda: s.identity.made(folder, seal))

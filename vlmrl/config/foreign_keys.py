@@ -285,7 +285,7 @@ ROWS: tuple[Key, ...] = (
     # steps and batches
     Key("`steps`", "max_steps", "trainer.total_training_steps", "trainer.max_steps", "max_steps"),
     Key(
-        "none: a stage ends after `steps`, not after epochs",
+        "`epochs` (of a stage, in place of `steps`)",
         "num_train_epochs",
         "trainer.total_epochs",
         "trainer.total_epochs",

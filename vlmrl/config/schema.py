@@ -340,7 +340,8 @@ def validate(cfg: Config) -> list[str]:
             for i, stage in enumerate(cfg.stages)
             if isinstance(stage, RolloutStage) and stage.rollout.engine == "vllm"
         ]
-    out += [f"stages[{i}] ({stage.name}): {problem}" for i, stage in enumerate(cfg.stages) for problem in stage.problems()]
+    for i, stage in enumerate(cfg.stages):
+        out += [f"stages[{i}] ({stage.name}): {problem}" for problem in (*stage.length_problems(), *stage.problems())]
     return out
 
 

@@ -65,6 +65,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "run.trackers": "vlmrl.extras.trackers.start:checked",
         "export.dtype": "vlmrl.extras.publish.dtype:chosen",
         "export.round": "vlmrl.extras.publish.dtype:round_weights",
+        "stages.epochs": "vlmrl.extras.resume.epochs:as_steps",
         "stages.steps": "vlmrl.extras.resume.steps:moved",
         "checkpoint.asynchronous": "vlmrl.extras.scale.background:Background",
         "checkpoint.mirror": "vlmrl.extras.scale.mirror:Mirror",

@@ -232,7 +232,7 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
     if out["toy"] is not None:
         del out["toy"]["cache"]
     for stage in out["stages"]:
-        del stage["checkpoint_every"], stage["max_tokens_per_microbatch"]
+        del stage["checkpoint_every"], stage["max_tokens_per_microbatch"], stage["epochs"]  # by now they are steps
         if "rollout" in stage:
             for name in ("replay_gap", "max_gap", "vllm"):
                 del stage["rollout"][name]

@@ -63,6 +63,9 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
         ui.say(text)
     quiet_transformers()
     main = dist.is_main()
+    given = loaded.hash
+    if any(stage.epochs for stage in cfg.stages):
+        loaded = OPTIONAL["stages.epochs"](loaded, places.data, ui.say)
     asked, loaded = loaded, settled(loaded, places.model)
 
     def options(of: ResolvedRecipe) -> Options:
@@ -91,7 +94,7 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
         lost = dist.gather(dist.on_main(lambda: lost_of_finished(run, cfg, ui.say)))[0] if run.finished else None
         if lost == []:
             ui.say(f"{run.path} is already finished")
-            dist.on_main(lambda: _conclude(run, asked, ui))
+            dist.on_main(lambda: _conclude(run, given, ui))
             return run.path
         session = open_session(cfg, loaded.hash, places, run, ui)
         session.mirror = mirror
@@ -109,15 +112,15 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
             session.tracker.close()
             session.store.close()
         dist.on_main(run.finish)
-        dist.on_main(lambda: _conclude(run, asked, ui))
+        dist.on_main(lambda: _conclude(run, given, ui))
         return run.path
 
 
-def _conclude(run: RunDir, asked: ResolvedRecipe, ui: Ui) -> None:
-    """Show what a finished run has come to, and keep it for a start with the same recipe."""
+def _conclude(run: RunDir, given: str, ui: Ui) -> None:
+    """Show what a finished run has come to, and keep it for a start with the same recipe, of the hash `given`."""
     come_to = show_results(run.path, ui)
     check_evaluations(run.path)
-    run.finish(recipe=asked.hash, come_to=come_to)
+    run.finish(recipe=given, come_to=come_to)
 
 
 def set_torch(cfg: Config) -> None:

@@ -82,7 +82,8 @@ class RunSection(Section):
     threads: int = Field(
         default=0,
         ge=0,
-        description="torch CPU threads; 0 leaves torch's default, and gives an optimizer in the machine's memory the rank's share of cores",
+        description="torch CPU threads; 0: on a CPU measured when a run begins, unless OMP_NUM_THREADS is set; elsewhere torch's default, "
+        "with the rank's share of cores for an optimizer in the machine's memory",
     )
 
 

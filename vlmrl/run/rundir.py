@@ -194,7 +194,9 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine: what must be equal for a resumed run to be bit-exact."""
+    """Versions, machine and threads: what must be equal for a resumed run to be bit-exact."""
+    import torch
+
     versions: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:
@@ -206,19 +208,13 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": versions,
         "machine": {"system": platform.system(), "release": platform.release(), "arch": platform.machine(), "cpus": os.cpu_count()},
-        "accelerators": _accelerators(),
+        "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else [],
+        "threads": torch.get_num_threads(),
     }
-
-
-def _accelerators() -> list[str]:
-    import torch
-
-    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
 
 
 def _prepare(run: RunDir, options: Options, settle: Callable[[RunDir, Mapping[str, Any]], Options] | None, resume: Resume) -> None:
     record_path = run.path / "run.json"
-    now = environment()
     if record_path.exists():
         if resume == "never":
             raise RunBusyError(f"{run.path} already holds a run; choose another run.name, or resume it")
@@ -226,8 +222,9 @@ def _prepare(run: RunDir, options: Options, settle: Callable[[RunDir, Mapping[st
         run.resumed = True
         options = options if settle is None else settle(run, record["fixed"])
         record["fixed"] = options.began or record["fixed"]
-        _compare(run, record, options.text, options.fixed, now)
+        _compare(run, record, options.text, options.fixed, now := environment())
     else:
+        now = environment()
         _refuse_foreign(run)
         record = {"schema": _SCHEMA, "fixed": options.fixed, "history": []}
     run.fixed = record["fixed"]
@@ -300,7 +297,7 @@ def _compare(run: RunDir, record: Mapping[str, Any], resolved_config: str, fixed
         except ValueError as error:  # nothing is computed from it, and it is written again
             run.notes.append(f"{run.path / 'environment.json'} is damaged ({error}): versions of the last start cannot be compared")
         else:
-            run.notes += [f"not bit-exact: environment {line}" for line in differences(before, now)]
+            run.notes += [f"not bit-exact: environment {line}" for line in differences({"threads": now.get("threads"), **before}, now)]
 
 
 def _read_record(path: Path) -> dict[str, Any]:

@@ -71,10 +71,17 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
     def options(of: ResolvedRecipe) -> Options:
         return Options(of.text, of.hash, fixed_options(of.config))
 
+    def threads(run: Path) -> None:
+        if said := OPTIONAL["run.threads"](cfg, run, places.model):
+            ui.say(said)
+
     def go_on(run: RunDir, began: Mapping[str, Any]) -> Options:
+        threads(run.path)
         now = options(settled(asked, places.model, began))
         return now if now.fixed == began else now._replace(began=OPTIONAL["stages.steps"](run, began, now.fixed, cfg))
 
+    if not (Path(cfg.run.root) / cfg.run.name / "run.json").exists():
+        threads(Path(cfg.run.root) / cfg.run.name)
     mirror: SecondPlace | None = None
     if cfg.checkpoint.mirror is not None:
         mirror = OPTIONAL["checkpoint.mirror"](cfg.checkpoint.mirror, cfg.run.name)

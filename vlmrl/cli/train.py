@@ -17,12 +17,15 @@ def register(app: typer.Typer) -> None:
 def train(
     recipe: Recipe,
     overrides: Overrides = None,
+    push_to_hub: Annotated[str | None, typer.Option(help="Upload the weights to OWNER/NAME at the end", show_default=False)] = None,
     profile: Annotated[int, typer.Option(min=0, help="Trace this many steps of each stage (after one to warm up) to <run>/profile")] = 0,
 ) -> None:
     """Train. The same command on the same run directory resumes where it stopped.
 
     Example: vlmrl train toy_video run.name=mine stages.rl.steps=50
     """
+    if push_to_hub is not None:
+        overrides = [*(overrides or []), f"run.push_to_hub.repo={push_to_hub}"]
     if extra("vlmrl.extras.resume.answer.answered")(recipe, overrides or []):
         return
     loaded = load_said(recipe, overrides, method_problems)
@@ -42,7 +45,5 @@ def train(
 
     quiet_transformers()
     path = train_from(loaded, prepare(loaded.config, ui), ui, profile_steps=profile)
-    from vlmrl.run.finished import closing_lines
-
-    ui.print_exactly(closing_lines(path, loaded.config))
+    ui.print_exactly(extra("vlmrl.extras.resume.closing.closing_lines")(path, loaded.config))
     dist.stop()

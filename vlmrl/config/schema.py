@@ -34,7 +34,7 @@ from vlmrl.config.stages import (
     know_kinds,
     register_section,
 )
-from vlmrl.config.train import ExportSection, KeepSection, TrackerEntry, TrainSection
+from vlmrl.config.train import ExportSection, HubSection, KeepSection, TrackerEntry, TrainSection
 from vlmrl.types import PARTS, Part
 
 __all__ = [
@@ -85,6 +85,7 @@ class RunSection(Section):
         description="torch CPU threads; 0: on a CPU measured when a run begins, unless OMP_NUM_THREADS is set; elsewhere torch's default, "
         "with the rank's share of cores for an optimizer in the machine's memory",
     )
+    push_to_hub: HubSection | None = Field(default=None, description="Upload weights to a model hub beside training (docs/serving.md)")
 
 
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

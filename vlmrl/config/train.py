@@ -62,6 +62,16 @@ class KeepSection(Section):
     table: bool = Field(default=False, description="Send the kept answers of each step to run.trackers too, as the table 'completions'")
 
 
+class HubSection(Section):
+    repo: str = Field(description="Repository on the model hub, OWNER/NAME; it is made where there is none")
+    private: bool = Field(default=True, description="Make a new repository private")
+    every: Literal["end", "stage", "checkpoint"] = Field(
+        default="end",
+        description="Upload the final weights; also those of each stage; also those at each checkpoint. Never the optimizer's",
+    )
+    license: str | None = Field(default=None, description="Of the weights, as the hub spells it; none: the card says unknown")
+
+
 class TrackerSection(Section):
     """A tracker with what it is told. A plain name is one that is told nothing."""
 

@@ -62,6 +62,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     "optional part of a run": {
         "keep": "vlmrl.extras.pages.recorder:of_stage",
         "keep.table": "vlmrl.extras.trackers.tables:send",
+        "run.push_to_hub": "vlmrl.extras.publish.push:of_run",
         "run.threads": "vlmrl.extras.scale.measured:settle",
         "run.trackers": "vlmrl.extras.trackers.start:checked",
         "export.dtype": "vlmrl.extras.publish.dtype:chosen",

@@ -1,11 +1,8 @@
-"""What a finished run consists of, whether it is as it was written, and where to go on from it. Reads files only, without torch."""
+"""Whether what a finished run consists of is as it was written. Reads files only, without torch."""
 
 from __future__ import annotations
 
 import json
-import shlex
-import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +14,6 @@ from vlmrl.run import checkpoint
 from vlmrl.run.identity import FILE, Identity
 from vlmrl.run.rundir import RunDir, stage_folder
 from vlmrl.train.manifest import MANIFEST, DamagedError, damage, read_sealed
-
-SUITES = {"shell": "toy_video", "grounding": "toy_grounding"}
-"""Kind of generated world -> the suite that asks it."""
 
 
 def lost_of_finished(run: RunDir, cfg: Config, say: Callable[[str], None]) -> list[str]:
@@ -119,23 +113,3 @@ def names_in(path: Path) -> list[str] | None:
     except ValueError:
         return None
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
-
-
-def closing_lines(path: Path, cfg: Config) -> list[str]:
-    """Where the model and the report of a finished run are, and the commands that go on from here."""
-    final, report, best = path / "final", path / "report.html", path / "best"
-    out = [f"model:    {final}" + (f"   (the best evaluation: {best})" if best.exists() else "")]
-    if report.exists():
-        out.append(f"report:   {report}")
-    toy = cfg.toy.world.kind if cfg.data.root == "toy" and cfg.toy is not None else None
-    suite = cfg.eval.suite or SUITES.get(toy or "")
-    evaluate = shlex.join([*_program(), "eval", str(final), "--suite"])
-    out.append(
-        f"evaluate: {evaluate} {shlex.quote(suite)}" if suite else f"evaluate: {evaluate} NAME   (names: {shlex.join(_program())} suites)"
-    )
-    return [*out, f"look:     {shlex.join([*_program(), 'report', str(path)])}   (writes the report again)"]
-
-
-def _program() -> list[str]:
-    """How this machine calls the command line: by its name where that is on the path."""
-    return ["vlmrl"] if shutil.which("vlmrl") else [sys.executable, "-m", "vlmrl"]

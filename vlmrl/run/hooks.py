@@ -78,6 +78,8 @@ def hooks_of(
         Checkpoint(s, memories, every, keeper=keeper, pipeline=pipeline),
         # behind the checkpoint that it may have to wait for
         None if s.background is None else Settle(s),
+        # behind the checkpoint, whose weights are uploaded
+        None if s.publisher is None else s.publisher.checkpoint(s, every),
         # last: everything is saved
         stop,
     )

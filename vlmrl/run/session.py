@@ -84,6 +84,8 @@ class Session:
     """Writes checkpoints beside training (`checkpoint.asynchronous`)."""
     mirror: SecondPlace | None = None
     """The second place of checkpoints (`checkpoint.mirror`)."""
+    publisher: Any = None
+    """Uploads weights beside training (`run.push_to_hub`)."""
     rollout_engines: dict[str, Any] = field(default_factory=dict)
     """Engines that outlive a stage, by their names in recipes; each has `close` (`run.engines`)."""
     services: list[Service] = field(default_factory=list)
@@ -218,7 +220,7 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out["media"]["max_tiles"]
     if cfg.export == type(cfg.export)():
         del out["export"]
-    for name in ("root", "trackers", "threads"):
+    for name in ("root", "trackers", "threads", "push_to_hub"):
         del out["run"][name]
     for name in ("cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"):
         del out["media"][name]

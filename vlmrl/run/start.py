@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,34 +99,46 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
         cfg = loaded.config
         for note in [*run.notes, *told(asked.config, cfg, resumed=run.resumed)]:
             ui.say(note)
+        publisher = None if cfg.run.push_to_hub is None else OPTIONAL["run.push_to_hub"](cfg, run, ui.say)
         lost = dist.gather(dist.on_main(lambda: lost_of_finished(run, cfg, ui.say)))[0] if run.finished else None
         if lost == []:
             ui.say(f"{run.path} is already finished")
-            dist.on_main(lambda: _conclude(run, given, ui))
+            dist.on_main(lambda: _conclude(run, given, ui, publisher))
             return run.path
         session = open_session(cfg, loaded.hash, places, run, ui)
-        session.mirror = mirror
+        session.mirror, session.publisher = mirror, publisher
+        if publisher is not None:
+            dist.on_main(publisher.open)
         if lost:
             reopen(session, lost)
         session.profile_steps = profile_steps
-        try:
-            with ExitStack() as opened:
-                for service in SERVICES.values():
-                    session.services.append(opened.enter_context(service(run.path, dist.rank(), lambda: run.stop_requested)))
-                _stages(session)
-        finally:
-            _let_end(session)
-            close_engines(session)
-            session.tracker.close()
-            session.store.close()
+        _to_the_end(session)
         dist.on_main(run.finish)
-        dist.on_main(lambda: _conclude(run, given, ui))
+        dist.on_main(lambda: _conclude(run, given, ui, publisher))
         return run.path
 
 
-def _conclude(run: RunDir, given: str, ui: Ui) -> None:
-    """Show what a finished run has come to, and keep it for a start with the same recipe, of the hash `given`."""
+def _to_the_end(s: Session) -> None:
+    """Open what stands around the stages, run them, and close everything, also where they fail."""
+    try:
+        with ExitStack() as opened:
+            for service in SERVICES.values():
+                s.services.append(opened.enter_context(service(s.run.path, dist.rank(), lambda: s.run.stop_requested)))
+            _stages(s)
+    finally:
+        _let_end(s)
+        if s.publisher is not None and dist.is_main():
+            s.publisher.close()
+        close_engines(s)
+        s.tracker.close()
+        s.store.close()
+
+
+def _conclude(run: RunDir, given: str, ui: Ui, publisher: Any) -> None:
+    """Show what a finished run has come to, upload it, and keep that this went well for a start with the recipe of the hash `given`."""
     come_to = show_results(run.path, ui)
+    if publisher is not None:
+        publisher.end()
     check_evaluations(run.path)
     run.finish(recipe=given, come_to=come_to)
 
@@ -178,6 +191,8 @@ def _stages(s: Session) -> None:
             folder = s.stage_folder(index)
             _export(s, folder)
             s.take_in(folder)
+        if s.publisher is not None and index < len(s.cfg.stages) - 1:
+            dist.on_main(partial(s.publisher.stage, folder, cfg.name))
         faults.point("stage.exported")
         evaluate_stage(s, cfg.name, s.policy, s.vision)
         faults.point("stage.finished")

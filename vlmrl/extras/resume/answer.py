@@ -16,7 +16,8 @@ from vlmrl import __version__
 from vlmrl.cli.names import say
 from vlmrl.config.load import load
 from vlmrl.errors import ConfigError
-from vlmrl.run.finished import closing_lines, lost_of_finished
+from vlmrl.extras.resume.closing import closing_lines
+from vlmrl.run.finished import lost_of_finished
 from vlmrl.run.rundir import RunDir, locked
 from vlmrl.run.ui import Ui
 

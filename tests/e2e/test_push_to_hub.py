@@ -104,7 +104,7 @@ def test_a_hub_that_refuses_costs_a_line_and_at_the_end_an_error(hub: Hub, tiny_
 def test_a_login_that_is_missing_is_said_before_the_end(hub: Hub, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     config = recipe(tiny_files, tmp_path / "runs", every="checkpoint")
     assert runs.run(config, variables=hub.environment | {"HF_TOKEN": "hf_wrong"}) == RemoteError.exit_code
-    assert "warning: an empty repository not uploaded to me/mine" in said(config)
+    assert "warning: the repository: me/mine: not uploaded: 401" in said(config)
     assert "hf auth login" in said(config)
 
 

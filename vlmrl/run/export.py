@@ -73,10 +73,7 @@ def _write(
         fs.remove_tree(path)
     with _whole(path) as temporary:
         policy.model.save_pretrained(temporary, state_dict=_in_type(weights, dtype))
-        policy.model.config.dtype = str(next(t.dtype for t in weights.values() if t.is_floating_point())).split(".")[
-            -1
-        ]  # written was the type of the first tensor in the live model
-        policy.model.config.save_pretrained(temporary)
+        _save_config(policy.model.config, temporary, str(dtype).removeprefix("torch."))
         faults.point("export.written")
         policy.bundle.processor.save_pretrained(temporary)
         if policy.lora is not None:
@@ -84,6 +81,18 @@ def _write(
         fs.write_text(temporary / SETTINGS, json.dumps({**settings_of(policy), **about}) + "\n")
         seal = write_manifest(temporary, {"schema": EXPORTED, "kind": "model", "vlmrl": __version__})
     return seal
+
+
+def _save_config(config: Any, folder: Path, dtype: str) -> None:
+    """Write a config that names the type of the weights; what was written is the type of the first tensor in the live model."""
+    inner = [getattr(config, name, None) for name in config.sub_configs] if dtype != "float32" else []
+    parts = [config, *(part for part in inner if part is not None)]
+    live = [part.dtype for part in parts]
+    for part in parts:
+        part.dtype = dtype
+    config.save_pretrained(folder)
+    for part, before in zip(parts, live, strict=True):
+        part.dtype = before
 
 
 def _in_type(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -297,7 +297,7 @@ def _compare(run: RunDir, record: Mapping[str, Any], resolved_config: str, fixed
         except ValueError as error:  # nothing is computed from it, and it is written again
             run.notes.append(f"{run.path / 'environment.json'} is damaged ({error}): versions of the last start cannot be compared")
         else:
-            run.notes += [f"not bit-exact: environment {line}" for line in differences({"threads": now.get("threads"), **before}, now)]
+            run.notes += [f"not bit-exact: environment {line}" for line in differences({"threads": now["threads"], **(before or {})}, now)]
 
 
 def _read_record(path: Path) -> dict[str, Any]:

@@ -58,12 +58,12 @@ class Publisher:
 
     def open(self) -> None:
         """Make the repository, so that a login that is missing is said before anything is trained. Call it on rank 0."""
-        self._begin(None, "an empty repository")
+        self._begin(None, "the repository")
 
     def checkpoint(self, s: Session, every: int) -> Callable[[Stage, StepResult], None]:
         """Make the hook behind a stage's checkpoints, which fall on every so many steps. All ranks export: weights may lie in shards."""
 
-        def hook(stage: Stage, result: StepResult) -> None:
+        def upload(stage: Stage, result: StepResult) -> None:
             if dist.is_main():
                 self.look()
             due = self.section.every == "checkpoint" and stage.state.step % every == 0 and not stage.ended and not result.stop
@@ -79,7 +79,7 @@ class Publisher:
                     return
             dist.on_main(lambda: self._begin(folder, f"step {stage.state.step} of stage '{stage.cfg.name}'"))
 
-        return hook
+        return upload
 
     def stage(self, folder: Path, name: str) -> None:
         """Upload what a stage has exported, unless only the end is asked for. Call it on rank 0."""
@@ -160,9 +160,10 @@ class Publisher:
         if now.folder is not None and now.folder.parent.name == FOLDER:
             self._remove(now.folder)
         if now.process.returncode == 0:
-            self.say(f"uploaded {now.what}: {lines[-1] if lines else self.section.repo}")
+            if now.folder is not None:
+                self.say(f"uploaded {now.what}: {lines[-1] if lines else self.section.repo}")
             return None
-        return f"{now.what} not uploaded to {self.section.repo}: {'; '.join(lines[-LINES:]) or f'exit code {now.process.returncode}'}"
+        return f"{now.what}: {'; '.join(lines[-LINES:]) or f'{self.section.repo}: exit code {now.process.returncode}'}"
 
     def _remove(self, folder: Path) -> None:
         try:

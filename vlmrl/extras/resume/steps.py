@@ -21,6 +21,7 @@ from vlmrl.methods import registries
 from vlmrl.policy.load import SETTINGS
 from vlmrl.registry import Entry
 from vlmrl.run import checkpoint
+from vlmrl.run.finished import check_best, names_in
 from vlmrl.run.identity import Identity
 from vlmrl.run.rundir import RunDir, differences
 from vlmrl.train.manifest import EXPORTED, files, read_sealed, write_manifest
@@ -132,14 +133,19 @@ def _reopen(run: RunDir, stage: str, done: int, saved: Mapping[str, Any] | None)
             identity.forget(run.path / name)
             fs.unlink(run.path / name)
     order = run.eval / "order.json"
-    if order.exists():
-        fs.write_text(order, json.dumps([name for name in json.loads(order.read_bytes()) if name != stage]))
+    if (names := names_in(order)) is not None:  # a damaged one is written again from the records
+        fs.write_text(order, json.dumps([name for name in names if name != stage]))
     _rename_best(run, stage, f"{stage}@{done}")
 
 
 def _rename_best(run: RunDir, stage: str, name: str) -> None:
-    """The best weights, where they are those of the former end, are from now on those of a step within the stage."""
+    """The best weights, where they are those of the former end, are from now on those of a step within the stage.
+
+    Raises:
+        CheckpointError: they are damaged.
+    """
     path = run.eval / "best.json"
+    check_best(run)
     record = json.loads(path.read_bytes()) if path.exists() else {}
     if record.get("stage") != stage:
         return

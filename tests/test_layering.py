@@ -133,7 +133,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "matplotlib": ("evals",),
     "jinja2": ("data.wording", "evals", "extras.judges"),
     "httpcore": ("extras.judges",),
-    "httpx": ("extras.judges", "extras.publish.hub", "extras.vllm.remote"),
+    "httpx": ("extras.judges", "extras.vllm.remote"),
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
     "rapidocr": ("extras.agents.ocr",),

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
-from httpx import HTTPError
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from vlmrl.errors import ConfigError, RemoteError
+
+REFUSALS = (*cast("tuple[type[Exception], ...]", HfHubHTTPError.__bases__), OSError, RuntimeError, ValueError)
+"""What the client raises: errors of its HTTP library, which is another one from version to version, and of large files and cards."""
 
 
 def check_repo(repo: str, where: str) -> None:
@@ -55,8 +58,9 @@ def upload(folder: Path, repo: str, *, private: bool, message: str) -> str:
 def _refusals(repo: str) -> Iterator[None]:
     try:
         yield
-    except (HfHubHTTPError, HTTPError, OSError, RuntimeError, ValueError) as error:  # the last two: of large files, and of a card
-        why = error.__cause__ or error
+    except REFUSALS as error:
+        why = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
+        text = " ".join(str(why).split())
         raise RemoteError(
-            f"{repo}: not uploaded: {why}; log in with `hf auth login` if that is missing, and run the same command"
+            f"{repo}: not uploaded: {text}; log in with `hf auth login` if that is missing, and run the same command"
         ) from error

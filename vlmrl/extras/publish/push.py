@@ -7,12 +7,14 @@ error, with the command that uploads what is there. Only rank 0 uploads.
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -31,8 +33,8 @@ from vlmrl.train.stage.base import Stage, StepResult
 
 FOLDER = "hub"
 """Folder of a run for weights that are uploaded within a stage; each goes once it is uploaded or a later one takes its place."""
-LINES = 3
-"""Last lines of what an upload printed that are said of one that failed without a message."""
+LOGIN = 15.0
+"""Seconds that the start of a run waits for the hub's answer to its login."""
 
 
 @dataclass
@@ -59,6 +61,10 @@ class Publisher:
     def open(self) -> None:
         """Make the repository, so that a login that is missing is said before anything is trained. Call it on rank 0."""
         self._begin(None, "the repository")
+        if self._now is not None:
+            with suppress(subprocess.TimeoutExpired):  # a hub that does not answer is seen to later
+                self._now.process.wait(LOGIN)
+        self.look()
 
     def checkpoint(self, s: Session, every: int) -> Callable[[Stage, StepResult], None]:
         """Make the hook behind a stage's checkpoints, which fall on every so many steps. All ranks export: weights may lie in shards."""
@@ -140,6 +146,7 @@ class Publisher:
         try:
             process = subprocess.Popen(
                 [*words, *(["--private"] if given.private else [])],
+                env={**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -163,7 +170,7 @@ class Publisher:
             if now.folder is not None:
                 self.say(f"uploaded {now.what}: {lines[-1] if lines else self.section.repo}")
             return None
-        return f"{now.what}: {'; '.join(lines[-LINES:]) or f'{self.section.repo}: exit code {now.process.returncode}'}"
+        return f"{now.what}: {lines[-1] if lines else f'{self.section.repo}: exit code {now.process.returncode}'}"
 
     def _remove(self, folder: Path) -> None:
         try:

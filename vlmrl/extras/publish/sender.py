@@ -57,7 +57,7 @@ def main() -> None:
             return
         print(send(given.folder, given.repo, private=given.private, licence=given.license, message=given.message))
     except VlmrlError as error:
-        print(str(error))
+        print(" ".join(str(error).split()))
         sys.exit(error.exit_code)
 
 

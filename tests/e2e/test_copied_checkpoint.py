@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.support import runs
 from vlmrl.cli import app
 from vlmrl.evals.ask.asking import asking_of
-from vlmrl.run.export import damage
+from vlmrl.train.manifest import damage
 
 
 def test_a_copy_is_asked_as_the_run_was(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:

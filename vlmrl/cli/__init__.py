@@ -26,9 +26,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Reinforcement learning for vision-language models.",
-    epilog="Exit codes: 0 finished, 64 configuration, 65 data, 69 remote reward or rollout server, 70 numerics, internal, or a finished "
-    "run lacks an evaluation, 73 run directory in use, 74 storage, 75 stopped by a signal (same command resumes), 76 a run's files or data "
-    "changed.",
+    epilog="Exit codes: 0 finished, 64 configuration, 65 data, 69 remote reward, rollout server or model hub, 70 numerics, internal, or a "
+    "finished run lacks an evaluation, 73 run directory in use, 74 storage, 75 stopped by a signal (same command resumes), 76 files "
+    "or data of a run changed.",
 )
 COMMANDS = (
     "vlmrl.cli.init",

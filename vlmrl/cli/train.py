@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
 def train(
     recipe: Recipe,
     overrides: Overrides = None,
+    push_to_hub: Annotated[str | None, typer.Option(help="Upload the weights to OWNER/NAME at the end", show_default=False)] = None,
     profile: Annotated[int, typer.Option(min=0, help="Trace this many steps of each stage (after one to warm up) to <run>/profile")] = 0,
     seeds: Annotated[
         str | None, typer.Option(help="One run after another, as 0,1,2: run.seed, and run.name with -s0, -s1, -s2", show_default=False)
@@ -40,6 +41,10 @@ def train(
         raise ConfigError("--nodes, --host and --restarts belong to --gpus: how many GPUs has each machine?")
     if profile and (seeds is not None or gpus is not None):
         raise ConfigError("--profile traces one run in this process; leave out --seeds and --gpus")
+    if push_to_hub is not None:
+        if seeds is not None:
+            raise ConfigError("--push-to-hub uploads one run; with --seeds, publish the one you want: vlmrl publish RUN/final --to OWNER/NAME")
+        overrides = [*(overrides or []), f"run.push_to_hub.repo={push_to_hub}"]
     if seeds is not None:
         several = [] if gpus is None else ["--gpus", str(gpus), "--nodes", str(nodes), "--host", host, "--restarts", str(restarts)]
         extra("vlmrl.extras.seeds.train.train_seeds")(str(recipe), overrides or [], seeds, several)
@@ -51,6 +56,8 @@ def train(
 
 
 def _train(recipe: Path, overrides: list[str] | None, profile: int) -> None:
+    if extra("vlmrl.extras.resume.answer.answered")(recipe, overrides or []):
+        return
     loaded = load_said(recipe, overrides, method_problems)
     from vlmrl.methods import require_methods
     from vlmrl.run.ui import Ui
@@ -68,10 +75,5 @@ def _train(recipe: Path, overrides: list[str] | None, profile: int) -> None:
 
     quiet_transformers()
     path = train_from(loaded, prepare(loaded.config, ui), ui, profile_steps=profile)
-    from rich.text import Text
-
-    from vlmrl.run.results import closing_lines
-
-    for line in closing_lines(path, loaded.config):
-        ui.console.print(Text(line), soft_wrap=True)  # a path or a command that is broken into lines cannot be copied
+    ui.print_exactly(extra("vlmrl.extras.resume.closing.closing_lines")(path, loaded.config))
     dist.stop()

@@ -285,7 +285,7 @@ ROWS: tuple[Key, ...] = (
     # steps and batches
     Key("`steps`", "max_steps", "trainer.total_training_steps", "trainer.max_steps", "max_steps"),
     Key(
-        "none: a stage ends after `steps`, not after epochs",
+        "`epochs` (of a stage, in place of `steps`)",
         "num_train_epochs",
         "trainer.total_epochs",
         "trainer.total_epochs",
@@ -354,6 +354,9 @@ ROWS: tuple[Key, ...] = (
     Key("`checkpoint.every`", "save_steps", "trainer.save_freq", "trainer.save_freq", "save_steps"),
     Key("`checkpoint.keep`", "save_total_limit", "trainer.max_actor_ckpt_to_keep", "trainer.save_limit", "save_total_limit"),
     Key("`checkpoint.asynchronous`", "", _under(_ACTOR, "checkpoint.async_save")),
+    Key("`run.push_to_hub.repo`", "push_to_hub hub_model_id", "", "", "push_to_hub hub_model_id"),
+    Key("`run.push_to_hub.private`", "hub_private_repo", "", "", "hub_private_repo"),
+    Key("`run.push_to_hub.every`", "hub_strategy"),
     Key("none: every step is logged", "logging_steps", "", "", "logging_steps"),
     Key("`eval.every`", "eval_steps", "trainer.test_freq", "trainer.val_freq", "eval_steps"),
     Key("`eval.at_start`", "eval_on_start", "trainer.val_before_train", "trainer.val_before_train", "eval_on_start"),

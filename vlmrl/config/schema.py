@@ -34,7 +34,7 @@ from vlmrl.config.stages import (
     know_kinds,
     register_section,
 )
-from vlmrl.config.train import KeepSection, TrackerEntry, TrainSection
+from vlmrl.config.train import ExportSection, HubSection, KeepSection, TrackerEntry, TrainSection
 from vlmrl.types import PARTS, Part
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Config",
     "DataSection",
     "EvalSection",
+    "ExportSection",
     "GrpoSection",
     "KeepSection",
     "LoraSection",
@@ -81,8 +82,10 @@ class RunSection(Section):
     threads: int = Field(
         default=0,
         ge=0,
-        description="torch CPU threads; 0 leaves torch's default, and gives an optimizer in the machine's memory the rank's share of cores",
+        description="torch CPU threads; 0: on a CPU measured when a run begins, unless OMP_NUM_THREADS is set; elsewhere torch's default, "
+        "with the rank's share of cores for an optimizer in the machine's memory",
     )
+    push_to_hub: HubSection | None = Field(default=None, description="Upload weights to a model hub beside training (docs/serving.md)")
 
 
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -252,6 +255,7 @@ class Config(Section):
     stages: tuple[Stage, ...] = Field(min_length=1, description="Phases, in order")
     eval: EvalSection = EvalSection()
     checkpoint: CheckpointSection = CheckpointSection()
+    export: ExportSection = ExportSection()
     keep: KeepSection = KeepSection()
     toy: ToySection | None = Field(default=None, description="The embedded world and model; only with model.path: toy or data.root: toy")
     plugins: tuple[str, ...] = Field(default=(), description="Python modules to import, for their registrations")
@@ -338,7 +342,8 @@ def validate(cfg: Config) -> list[str]:
             for i, stage in enumerate(cfg.stages)
             if isinstance(stage, RolloutStage) and stage.rollout.engine == "vllm"
         ]
-    out += [f"stages[{i}] ({stage.name}): {problem}" for i, stage in enumerate(cfg.stages) for problem in stage.problems()]
+    for i, stage in enumerate(cfg.stages):
+        out += [f"stages[{i}] ({stage.name}): {problem}" for problem in (*stage.length_problems(), *stage.problems())]
     return out
 
 

@@ -48,7 +48,8 @@ class StageBase(Section):
     """A `Literal` of one name in every section."""
     name: StageName = Field(description="Unique name of letters, digits and . _ -, at most 64; folders, records and tables use it")
     source: SourceSection = Field(description="Rows that this stage trains on")
-    steps: PositiveInt = Field(description="Optimizer steps; with `until` the most")
+    steps: int = Field(default=0, ge=0, description="Optimizer steps; with `until` the most. 0: given by `epochs`")
+    epochs: float | None = Field(default=None, gt=0, description="In place of `steps`: as often as the source's rows are to be taken")
     until: UntilSection | None = Field(default=None, description="End earlier, once held-out rows are answered this well")
     answer_format: Literal["think", "answer_only", "think_or_not"] = Field(
         default="think_or_not", description="Answer format that the prompt asks for"
@@ -67,6 +68,16 @@ class StageBase(Section):
     def frozen(self) -> tuple[Part, ...]:
         """Parts that do not train: those of `freeze`, and those whose learning rate in `optim.parts` is 0."""
         return (*self.freeze, *(part for part, rate in self.optim.parts.rates.items() if rate == 0 and part not in self.freeze))
+
+    def length_problems(self) -> list[str]:
+        """What is wrong with how the stage says when it ends."""
+        if self.steps and self.epochs is not None:
+            return [f"steps ({self.steps}) and epochs ({self.epochs:g}) both say when the stage ends; give one of them"]
+        return (
+            []
+            if self.steps or self.epochs is not None
+            else ["neither steps (1 or more) nor epochs says when the stage ends; give one of them"]
+        )
 
     def problems(self) -> list[str]:
         """Contradictions between this stage's fields, each naming both. Empty when there is none."""

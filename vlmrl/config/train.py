@@ -1,4 +1,4 @@
-"""The sections `train` (how a run is spread over ranks), `keep` (which of its groups can be looked at later) and one of `run.trackers`."""
+"""The sections `train` (how a run is spread over ranks), `export`, `keep` (which groups can be looked at later), one of `run.trackers`."""
 
 from __future__ import annotations
 
@@ -40,6 +40,14 @@ class TrainSection(Section):
     )
 
 
+class ExportSection(Section):
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="Type of the weights in final/ and best/; auto: bfloat16 where the base's are stored in it, else float32. "
+        "Checkpoints, and stages that others begin from, stay float32",
+    )
+
+
 class KeepSection(Section):
     """Kept groups: what `vlmrl view` shows. None of it changes what is trained."""
 
@@ -52,6 +60,16 @@ class KeepSection(Section):
     )
     frames: PositiveInt = Field(default=24, description="Most frames kept of a video, evenly spaced")
     table: bool = Field(default=False, description="Send the kept answers of each step to run.trackers too, as the table 'completions'")
+
+
+class HubSection(Section):
+    repo: str = Field(description="Repository on the model hub, OWNER/NAME; it is made where there is none")
+    private: bool = Field(default=True, description="Make a new repository private")
+    every: Literal["end", "stage", "checkpoint"] = Field(
+        default="end",
+        description="Upload the final weights; also those of each stage; also those at each checkpoint. Never the optimizer's",
+    )
+    license: str | None = Field(default=None, description="Of the weights, as the hub spells it; none: the card says unknown")
 
 
 class TrackerSection(Section):

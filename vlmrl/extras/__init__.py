@@ -62,7 +62,13 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     "optional part of a run": {
         "keep": "vlmrl.extras.pages.recorder:of_stage",
         "keep.table": "vlmrl.extras.trackers.tables:send",
+        "run.push_to_hub": "vlmrl.extras.publish.push:of_run",
+        "run.threads": "vlmrl.extras.scale.measured:settle",
         "run.trackers": "vlmrl.extras.trackers.start:checked",
+        "export.dtype": "vlmrl.extras.publish.dtype:chosen",
+        "export.round": "vlmrl.extras.publish.dtype:round_weights",
+        "stages.epochs": "vlmrl.extras.resume.epochs:as_steps",
+        "stages.steps": "vlmrl.extras.resume.steps:moved",
         "checkpoint.asynchronous": "vlmrl.extras.scale.background:Background",
         "checkpoint.mirror": "vlmrl.extras.scale.mirror:Mirror",
         "train.offload_activations": "vlmrl.extras.scale.offload:offloaded",

@@ -278,7 +278,7 @@ def _best(s: Session, name: str, policy: Policy, values: Mapping[str, float]) ->
     before = dist.gather(dist.on_main(lambda: json.loads(path.read_text(encoding="utf-8")) if path.exists() else None))[0]
     if before is not None and before["value"] >= value:
         return
-    seal = export(policy, s.run.path / "best" / name, about=about(s, name))
+    seal = export(policy, s.run.path / "best" / name, about=about(s, name), dtype=s.export_dtype)
     record = {"seal": seal, "metric": metric, "value": value, "stage": name, "step": s.state.step, "global_step": s.state.global_step}
 
     def note() -> None:

@@ -18,20 +18,25 @@ import torch
 from safetensors import SafetensorError
 
 from vlmrl import __version__, faults, fs
-from vlmrl.errors import CheckpointError, StorageError
+from vlmrl.errors import StorageError
 from vlmrl.policy.load import SETTINGS, settings_of
 from vlmrl.policy.lora import adapter_state, merged_state, save_adapter
 from vlmrl.policy.model import Policy
 from vlmrl.train import dist
-from vlmrl.train.manifest import DamagedError, differing, read_sealed, write_manifest
+from vlmrl.train.manifest import EXPORTED, damage, seal_of, write_manifest
 from vlmrl.train.tensors import require_finite, system_error
 
 ADAPTER_FOLDER = "adapter"
-SCHEMA = 1
-"""Version of the manifest of an exported folder."""
 
 
-def export(policy: Policy, path: Path, known: str | None = None, about: Mapping[str, Any] | None = None) -> str:
+def export(
+    policy: Policy,
+    path: Path,
+    known: str | None = None,
+    about: Mapping[str, Any] | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> str:
     """Write model and processor to `path`, whole or not at all; the digest of its manifest.
 
     A folder that is already there stays if it has the digest `known` and is as it was written; any other is written again.
@@ -40,6 +45,7 @@ def export(policy: Policy, path: Path, known: str | None = None, about: Mapping[
 
     Args:
         about: what else the folder's `vlmrl.json` says, as JSON (`run.about`).
+        dtype: type of the weights in it.
 
     Raises:
         NumericsError: a weight is not finite; nothing is written.
@@ -49,66 +55,50 @@ def export(policy: Policy, path: Path, known: str | None = None, about: Mapping[
     if kept is not None:  # rank 0 decides: only it knows what the run has made
         return kept
     weights, adapter = merged_state(policy, keep=dist.is_main()), adapter_state(policy)
-    seal = dist.gather(dist.on_main(lambda: _write(policy, path, weights, adapter, about or {})))[0]
+    seal = dist.gather(dist.on_main(lambda: _write(policy, path, weights, adapter, about or {}, dtype)))[0]
     assert seal is not None
     return seal
 
 
 def _write(
-    policy: Policy, path: Path, weights: Mapping[str, torch.Tensor], adapter: Mapping[str, torch.Tensor], about: Mapping[str, Any]
+    policy: Policy,
+    path: Path,
+    weights: Mapping[str, torch.Tensor],
+    adapter: Mapping[str, torch.Tensor],
+    about: Mapping[str, Any],
+    dtype: torch.dtype,
 ) -> str:
     require_finite(weights, str(path))
     if path.exists():
         fs.remove_tree(path)
     with _whole(path) as temporary:
-        policy.model.save_pretrained(temporary, state_dict=_in_float32(weights))
-        policy.model.config.dtype = "float32"  # written was the type of the first tensor in the live model
-        policy.model.config.save_pretrained(temporary)
+        policy.model.save_pretrained(temporary, state_dict=_in_type(weights, dtype))
+        _save_config(policy.model.config, temporary, str(dtype).removeprefix("torch."))
         faults.point("export.written")
         policy.bundle.processor.save_pretrained(temporary)
         if policy.lora is not None:
             save_adapter(policy, temporary / ADAPTER_FOLDER, adapter)
         fs.write_text(temporary / SETTINGS, json.dumps({**settings_of(policy), **about}) + "\n")
-        seal = write_manifest(temporary, {"schema": SCHEMA, "kind": "model", "vlmrl": __version__})
+        seal = write_manifest(temporary, {"schema": EXPORTED, "kind": "model", "vlmrl": __version__})
     return seal
 
 
-def _in_float32(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors with those of 16 bits in float32: one type, whatever of the model has trained. Tied ones stay one tensor."""
-    wide = {id(t): t.float() if t.is_floating_point() and t.element_size() < 4 else t for t in weights.values()}
-    return {name: wide[id(t)] for name, t in weights.items()}
+def _save_config(config: Any, folder: Path, dtype: str) -> None:
+    """Write a config that names the type of the weights; what was written is the type of the first tensor in the live model."""
+    inner = [getattr(config, name, None) for name in config.sub_configs] if dtype != "float32" else []
+    parts = [config, *(part for part in inner if part is not None)]
+    live = [part.dtype for part in parts]
+    for part in parts:
+        part.dtype = dtype
+    config.save_pretrained(folder)
+    for part, before in zip(parts, live, strict=True):
+        part.dtype = before
 
 
-def damage(path: Path, known: str | None = None) -> list[str]:
-    """How an exported folder differs from what was written, one line each; empty where every file is as it was.
-
-    Args:
-        known: the digest of its manifest, from elsewhere.
-
-    Raises:
-        CheckpointError: its manifest is of a newer version.
-    """
-    if not path.is_dir():
-        return ["missing"]
-    try:
-        manifest = read_sealed(path)
-    except DamagedError as error:
-        return [str(error)]
-    if manifest.get("schema", 0) > SCHEMA:
-        raise CheckpointError(f"{path}: exported with schema {manifest['schema']}, this version reads up to {SCHEMA}; upgrade vlmrl")
-    problems = differing(path, manifest["files"])
-    if not problems and known not in (None, manifest["digest"]):
-        return ["is another export than the one that was written here"]
-    return problems
-
-
-def seal_of(path: Path) -> str:
-    """The digest of an exported folder's manifest: equal for two folders exactly when their files are.
-
-    Raises:
-        DamagedError: there is no manifest, or it is damaged.
-    """
-    return read_sealed(path)["digest"]
+def _in_type(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The tensors of floating point in one type, whatever of the model has trained. Tied ones stay one tensor."""
+    typed = {id(t): t.to(dtype) if t.is_floating_point() and t.element_size() <= 4 else t for t in weights.values()}
+    return {name: typed[id(t)] for name, t in weights.items()}
 
 
 def link(source: Path, path: Path) -> None:

@@ -15,6 +15,7 @@ from vlmrl.errors import NumericsError, Preempted
 from vlmrl.protocols import reward as rewards_registry
 from vlmrl.rollout.mismatch import Bounds
 from vlmrl.run.evaluate import evaluate_stage, held_out_score
+from vlmrl.run.listing import last_lines
 from vlmrl.run.profile import StageProfiler
 from vlmrl.run.rundir import RunDir
 from vlmrl.run.saves import save, settle, where_to_go_on
@@ -77,6 +78,8 @@ def hooks_of(
         Checkpoint(s, memories, every, keeper=keeper, pipeline=pipeline),
         # behind the checkpoint that it may have to wait for
         None if s.background is None else Settle(s),
+        # behind the checkpoint, whose weights are uploaded
+        None if s.publisher is None else s.publisher.checkpoint(s, every),
         # last: everything is saved
         stop,
     )
@@ -249,10 +252,16 @@ class Evaluate:
 
     session: Session
 
-    def __call__(self, stage: Stage, result: StepResult) -> None:
+    def __call__(self, stage: Stage, result: StepResult | None = None) -> None:
         s, step, every = self.session, stage.state.step, self.session.cfg.eval.every
         if every and step % every == 0 and step < stage.cfg.steps:
             evaluate_stage(s, f"{stage.cfg.name}@{step}", stage.policy, s.vision, stage.clock)
+
+    def go_on(self, stage: Stage) -> None:
+        """Ask at the step that a run goes on from, if nobody did: the stage was to end there, and has been given more steps."""
+        name, metrics = f"{stage.cfg.name}@{stage.state.step}", self.session.run.metrics
+        if not dist.gather(dist.on_main(lambda: any(line["stage"] == name for line in last_lines(metrics))))[0]:
+            self(stage)
 
 
 @dataclass(frozen=True)

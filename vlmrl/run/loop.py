@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 
-from vlmrl.run.hooks import hooks_of
+from vlmrl.run.hooks import Evaluate, hooks_of
 from vlmrl.run.profile import StageProfiler
 from vlmrl.run.session import Session
 from vlmrl.train import dist
@@ -62,6 +62,8 @@ class Loop:
                 keeper=self.keeper,
                 pipeline=self.pipeline,
             )
+            if s.restored is not None and stage.state.step:
+                Evaluate(s).go_on(stage)
             while not stage.ended:
                 dist.doing(f"stage '{stage.cfg.name}', step {stage.state.step + 1}")
                 result = step()

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from vlmrl.config.schema import Config
 from vlmrl.errors import EvaluationError
 from vlmrl.evals.page import PAGES
 from vlmrl.evals.score.baseline import constant_baseline
@@ -22,16 +18,15 @@ from vlmrl.evals.score.timeshare import time_cells, time_shares
 from vlmrl.evals.score.verdict import verdict
 from vlmrl.run.ui import Ui
 
-SUITES = {"shell": "toy_video", "grounding": "toy_grounding"}
-"""Kind of generated world -> the suite that asks it."""
 SHOWN = ("miou", "r1@0.3", "r1@0.5", "r1@0.7", "parse_rate", "think_rate", "tokens")
 
 
-def show_results(path: Path, ui: Ui) -> None:
-    """Write the report and print the tables, with the numbers of the report, and last what the run has come to. Without evaluation records
-    there is nothing to compare, only time."""
+def show_results(path: Path, ui: Ui) -> list[str]:
+    """Write the report and print the tables, with the numbers of the report, and last what the run has come to, which is returned. Without
+    evaluation records there is nothing to compare, only time."""
     files = read_run(path)
     records = {name: rows for name, rows in files.records.items() if rows}
+    come_to: list[str] = []
     if records:
         PAGES["run"](path)
         seed = seed_of(files)
@@ -59,8 +54,10 @@ def show_results(path: Path, ui: Ui) -> None:
         if first:
             ui.say(f"seconds from the start of the command to the first RL step: {first[0]:.1f}")
         ui.show(table(time_cells(time_shares(files.metrics)), "where the time went"))
-        for line in verdict(records, seed, comparisons):
+        come_to = verdict(records, seed, comparisons)
+        for line in come_to:
             ui.say(line)
+    return come_to
 
 
 def coarser(comparisons: Mapping[Pair, Comparison]) -> dict[Pair, Comparison]:
@@ -88,25 +85,3 @@ def check_evaluations(path: Path) -> None:
             f"{path}: the run is finished and its weights are whole, but the evaluation of {', '.join(names)} failed: the report lacks its "
             "numbers. The warnings above and the log say why; evaluate the weights in stages/ with `vlmrl eval`"
         )
-
-
-def closing_lines(path: Path, cfg: Config) -> list[str]:
-    """Where the model and the report of a finished run are, and the commands that go on from here."""
-    final, report, best = path / "final", path / "report.html", path / "best"
-    out = [f"model:    {final}" + (f"   (the best evaluation: {best})" if best.exists() else "")]
-    if report.exists():
-        out.append(f"report:   {report}")
-    toy = cfg.toy.world.kind if cfg.data.root == "toy" and cfg.toy is not None else None
-    suite = cfg.eval.suite or SUITES.get(toy or "")
-    evaluate = shlex.join([*_program(), "eval", str(final), "--suite"])
-    out.append(
-        f"evaluate: {evaluate} {shlex.quote(suite)}"
-        if suite
-        else f"evaluate: {evaluate} NAME   (names: {shlex.join([*_program(), 'list', 'suites'])})"
-    )
-    return [*out, f"look:     {shlex.join([*_program(), 'view', str(path)])}"]
-
-
-def _program() -> list[str]:
-    """How this machine calls the command line: by its name where that is on the path."""
-    return ["vlmrl"] if shutil.which("vlmrl") else [sys.executable, "-m", "vlmrl"]

@@ -8,13 +8,12 @@ there, `final/`, and the records of evaluations whose weights are there. What ca
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vlmrl import fs
-from vlmrl.config.schema import Config, SourceSection
+from vlmrl.config.schema import SourceSection
 from vlmrl.data.lazy import InOrder
 from vlmrl.errors import CheckpointError, DataError
 from vlmrl.evals.ask.run import task_samples
@@ -22,12 +21,12 @@ from vlmrl.policy.load import files_of
 from vlmrl.run import checkpoint, kinds
 from vlmrl.run.about import about
 from vlmrl.run.evaluate import ask_again, record_files, suite_of
-from vlmrl.run.export import damage, export, seal_of
-from vlmrl.run.identity import Identity, SourceRows
-from vlmrl.run.rundir import RunDir
-from vlmrl.run.session import Session, note_of, stage_folder
+from vlmrl.run.export import export
+from vlmrl.run.finished import check_best, check_order, names_in, refuse_unneeded
+from vlmrl.run.identity import SourceRows
+from vlmrl.run.session import Session, note_of
 from vlmrl.train import dist
-from vlmrl.train.manifest import MANIFEST
+from vlmrl.train.manifest import MANIFEST, damage, seal_of
 from vlmrl.train.stage.base import ended
 from vlmrl.train.state import RunState
 
@@ -44,37 +43,9 @@ def verify(s: Session) -> None:
     dist.on_main(lambda: _tell_size(s))
     dist.on_main(lambda: s.identity.check_model(s.places.model, files_of(s.places.model, s.cfg.model.revision)))
     _check_exports(s)
-    dist.on_main(lambda: _check_best(s.run))
+    dist.on_main(lambda: check_best(s.run))
     _check_rows(s)
     _check_records(s)
-
-
-# ---- a run that is marked as finished ----------------------------------------------------------------------------------
-
-
-def lost_of_finished(run: RunDir, cfg: Config, say: Callable[[str], None]) -> list[str]:
-    """What of a finished run is not as it was written and can be made again, one line each. Call it on rank 0.
-
-    Raises:
-        CheckpointError: something that cannot be made again is damaged.
-    """
-    newest = next((path for path in reversed(checkpoint.steps(run.checkpoints)) if not checkpoint.verify(path)), None)
-    identity = Identity.open(run.path, None if newest is None else checkpoint.load_state(newest).get("identity"), say)
-    last, final = stage_folder(run, cfg, len(cfg.stages) - 1), run.path / "final"
-    known = identity.exports.get(last.relative_to(run.path).as_posix())
-    if known is None and final.is_dir() and not (final / MANIFEST).exists():
-        return []  # finished by a version that wrote no hashes
-    _check_best(run)
-    problems = damage(final, known)
-    out = [f"{final}: {problems[0]}"] if problems else []
-    if last.is_dir() and (problems := damage(last, known)):
-        out.append(f"{last}: {problems[0]}")
-    _refuse_unneeded(run, cfg, identity, range(len(cfg.stages) - 1))
-    out += [f"{path}: {problem}" for path, problem in identity.damaged_records().items()]
-    if not out:
-        _check_order(run, cfg, identity, say)
-        identity.write()
-    return out
 
 
 def reopen(s: Session, lost: Sequence[str]) -> None:
@@ -107,7 +78,7 @@ def _check_exports(s: Session) -> None:
     before = s.state.stage - 1
     if before < 0:
         return
-    dist.on_main(lambda: _refuse_unneeded(s.run, s.cfg, s.identity, range(before)))
+    dist.on_main(lambda: refuse_unneeded(s.run, s.cfg, s.identity, range(before)))
     folder = s.stage_folder(before)
     problem = dist.gather(dist.on_main(lambda: _base_problem(s, folder)))[0]
     if problem is None:
@@ -136,21 +107,6 @@ def _base_problem(s: Session, folder: Path) -> str | None:
     return problems[0] if problems else None
 
 
-def _refuse_unneeded(run: RunDir, cfg: Config, identity: Identity, indices: range) -> None:
-    """Exports that nothing reads any more may be deleted, but a damaged one is told.
-
-    Raises:
-        CheckpointError: one is damaged.
-    """
-    for index in indices:
-        folder = stage_folder(run, cfg, index)
-        known = identity.exports.get(folder.relative_to(run.path).as_posix())
-        if known is not None and folder.is_dir() and (problems := damage(folder, known)):
-            raise CheckpointError(
-                f"{folder}: {problems[0]}; no later stage reads it any more: restore it, or delete the folder to go on without it"
-            )
-
-
 def _end_of(s: Session, index: int) -> Path | None:
     """The checkpoint at the end of a stage, if it is there and verifies, and what the stage started from is there as well."""
     if index > 0 and damage(s.stage_folder(index - 1)):
@@ -173,25 +129,6 @@ def _export_again(s: Session, index: int, source: Path) -> None:
     folder = s.stage_folder(index)
     seal = export(then.policy, folder, about=about(then))
     dist.on_main(lambda: s.identity.made(folder, seal))
-
-
-def _check_best(run: RunDir) -> None:
-    """The best weights so far and what is known of them.
-
-    Raises:
-        CheckpointError: they are damaged.
-    """
-    path, folder = run.eval / "best.json", run.path / "best"
-    if not path.exists():
-        return
-    way_on = f"restore it, or delete {path} and {folder}: the best is then taken among the evaluations from here on"
-    try:
-        record: dict[str, Any] = json.loads(path.read_bytes())
-        weights, _ = folder / record["stage"], float(record["value"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged ({error!r}); {way_on}") from error
-    if "seal" in record and (problems := damage(weights, record["seal"])):  # earlier versions kept none
-        raise CheckpointError(f"{weights}: {problems[0]}; {way_on}")
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------------
@@ -241,7 +178,7 @@ def _check_records(s: Session) -> None:
     for name, weights in again.items():
         s.ui.say(f"asking the held-out questions of '{name}' again")
         ask_again(s, name, weights)
-    dist.on_main(lambda: _check_order(s.run, s.cfg, s.identity, s.ui.say))
+    dist.on_main(lambda: check_order(s.run, s.cfg, s.identity, s.ui.say))
 
 
 def _lost_evaluations(s: Session) -> dict[str, str]:
@@ -284,41 +221,10 @@ def _give_up(s: Session, name: str, path: Path) -> None:
     """An evaluation whose records were deleted and whose weights are gone is no longer part of the run."""
     s.identity.forget(path)
     order = s.run.eval / "order.json"
-    names = _names(order)
+    names = names_in(order)
     if path.parent == s.run.eval and names is not None and name in names:
         fs.write_text(order, json.dumps([other for other in names if other != name]))
     note_of(s.run, s.ui)(f"{path} is missing: the evaluation '{name}' is left out from here on")
-
-
-def _check_order(run: RunDir, cfg: Config, identity: Identity, say: Callable[[str], None]) -> None:
-    """The list of evaluations is written again from the files where it is damaged, misses some, or names what has no records."""
-    stages = [stage.name for stage in cfg.stages]
-
-    def place(name: str) -> tuple[int, float]:
-        stage, _, step = name.partition("@")
-        at = stages.index(stage) if stage in stages else -1
-        return at, float(step) if step.isdecimal() else float("inf")
-
-    path = run.eval / "order.json"
-    there = [Path(name).stem for name, _, _ in identity.records if Path(name).parent.name == "eval"]
-    names = _names(path)
-    if names is None and not path.exists() and not there:
-        return
-    # a process that was killed as it named an evaluation has its records, and no hash of them yet
-    unhashed = [name for name in names or [] if (run.eval / f"{name}.jsonl").is_file()]
-    wanted = sorted(dict.fromkeys([*there, *unhashed]), key=place)
-    if names != wanted:
-        fs.write_text(path, json.dumps(wanted))
-        say(f"{path} was damaged or missing; it was written again from the records of evaluations")
-
-
-def _names(path: Path) -> list[str] | None:
-    """The list in `order.json`; None where it is missing or no list of names."""
-    try:
-        names = json.loads(path.read_bytes()) if path.exists() else None
-    except ValueError:
-        return None
-    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
 
 def _tell_size(s: Session) -> None:

@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from vlmrl import __version__, faults, fs
+from vlmrl.config.schema import Config
 from vlmrl.errors import CheckpointError, ConfigError, RunBusyError, StorageError
 
 Resume = Literal["auto", "never", "must"]
@@ -97,9 +98,9 @@ class RunDir:
     def report(self) -> Path:
         return self.path / "report.html"
 
-    def finish(self) -> None:
-        """Mark the run complete. Only rank 0 calls it."""
-        fs.write_text(self.path / "FINISHED", json.dumps({"wall": time.time()}) + "\n")
+    def finish(self, **known: Any) -> None:
+        """Mark the run complete, with what the next start may answer from (`extras.resume.answer`). Only rank 0 calls it."""
+        fs.write_text(self.path / "FINISHED", json.dumps({"wall": time.time(), "vlmrl": __version__, **known}) + "\n")
         self.finished = True
 
     def reopen(self) -> None:
@@ -122,6 +123,8 @@ class Options(NamedTuple):
     hash: str
     fixed: Mapping[str, Any]
     """The part that may not change between start and resume, as nested JSON values (model, seed, data, method)."""
+    began: Mapping[str, Any] | None = None
+    """That part of a run that is there, with what of it may change changed; None: as its record says."""
 
 
 @contextmanager
@@ -130,7 +133,7 @@ def open_run(
     name: str,
     options: Options,
     *,
-    settle: Callable[[Mapping[str, Any]], Options] | None = None,
+    settle: Callable[[RunDir, Mapping[str, Any]], Options] | None = None,
     resume: Resume = "auto",
     fetch: Callable[[Path], str | None] | None = None,
     run_synchronized: Callable[[Callable[[], None]], None] | None = None,
@@ -162,7 +165,7 @@ def open_run(
                 if resume == "must" and fetch is None and not (run.path / "run.json").exists():
                     raise ConfigError(f"{run.path}: no run to resume; check run.root and run.name")
                 fs.mkdir(run.path)
-                run.lost = stack.enter_context(_locked(run.path / "LOCK"))
+                run.lost = stack.enter_context(locked(run.path / "LOCK"))
                 if fetch is not None and not (run.path / "run.json").exists():
                     _fetch(run, fetch)
                 _prepare(run, options, settle, resume)
@@ -172,6 +175,11 @@ def open_run(
         stack.enter_context(_signals(run))
         faults.point("run.opened")
         yield run
+
+
+def stage_folder(run: RunDir, cfg: Config, index: int) -> Path:
+    """Where the weights of a stage are exported to."""
+    return run.path / "stages" / cfg.stages[index].name
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -186,7 +194,9 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine: what must be equal for a resumed run to be bit-exact."""
+    """Versions, machine and threads: what must be equal for a resumed run to be bit-exact."""
+    import torch
+
     versions: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:
@@ -198,27 +208,23 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": versions,
         "machine": {"system": platform.system(), "release": platform.release(), "arch": platform.machine(), "cpus": os.cpu_count()},
-        "accelerators": _accelerators(),
+        "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else [],
+        "threads": torch.get_num_threads(),
     }
 
 
-def _accelerators() -> list[str]:
-    import torch
-
-    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-
-
-def _prepare(run: RunDir, options: Options, settle: Callable[[Mapping[str, Any]], Options] | None, resume: Resume) -> None:
+def _prepare(run: RunDir, options: Options, settle: Callable[[RunDir, Mapping[str, Any]], Options] | None, resume: Resume) -> None:
     record_path = run.path / "run.json"
-    now = environment()
     if record_path.exists():
         if resume == "never":
             raise RunBusyError(f"{run.path} already holds a run; choose another run.name, or resume it")
         record = _read_record(record_path)
         run.resumed = True
-        options = options if settle is None else settle(record["fixed"])
-        _compare(run, record, options.text, options.fixed, now)
+        options = options if settle is None else settle(run, record["fixed"])
+        record["fixed"] = options.began or record["fixed"]
+        _compare(run, record, options.text, options.fixed, now := environment())
     else:
+        now = environment()
         _refuse_foreign(run)
         record = {"schema": _SCHEMA, "fixed": options.fixed, "history": []}
     run.fixed = record["fixed"]
@@ -291,7 +297,7 @@ def _compare(run: RunDir, record: Mapping[str, Any], resolved_config: str, fixed
         except ValueError as error:  # nothing is computed from it, and it is written again
             run.notes.append(f"{run.path / 'environment.json'} is damaged ({error}): versions of the last start cannot be compared")
         else:
-            run.notes += [f"not bit-exact: environment {line}" for line in differences(before, now)]
+            run.notes += [f"not bit-exact: environment {line}" for line in differences({"threads": now["threads"], **(before or {})}, now)]
 
 
 def _read_record(path: Path) -> dict[str, Any]:
@@ -322,7 +328,7 @@ def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[Callable[[], str | None]]:
+def locked(path: Path) -> Iterator[Callable[[], str | None]]:
     """Hold an exclusive `flock` on a file and on its folder; the file is never removed, since removing it would let two processes lock
     two files. Yields what tells why they are no longer the ones under their names (None while they are)."""
     with ExitStack() as opened:

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from vlmrl import STARTED
 from vlmrl.config.schema import Config, SourceSection
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import ConfigError
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.foreign import unproven
-from vlmrl.policy.load import load_policy, load_processor, pick_device
+from vlmrl.policy.load import files_of, load_policy, load_processor, pick_device
 from vlmrl.policy.lora import fold_adapters
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
@@ -25,7 +27,7 @@ from vlmrl.run.identity import Identity
 from vlmrl.run.media import open_media
 from vlmrl.run.optional import OPTIONAL, SecondPlace, WritesBeside
 from vlmrl.run.rows import Rows, load_rows
-from vlmrl.run.rundir import RunDir
+from vlmrl.run.rundir import RunDir, stage_folder
 from vlmrl.run.tracking import Tracker
 from vlmrl.run.ui import Ui
 from vlmrl.train import dist
@@ -74,12 +76,16 @@ class Session:
     used: UsedMedia
     base: str
     """Model that the current stage starts from: the recipe's, or what the stage before exported."""
+    export_dtype: torch.dtype = torch.float32
+    """Type of the weights that leave the run (`export.dtype`)."""
     restored: Path | None = None
     """Checkpoint whose tensors the first stage of this process starts from."""
     background: WritesBeside | None = None
     """Writes checkpoints beside training (`checkpoint.asynchronous`)."""
     mirror: SecondPlace | None = None
     """The second place of checkpoints (`checkpoint.mirror`)."""
+    publisher: Any = None
+    """Uploads weights beside training (`run.push_to_hub`)."""
     rollout_engines: dict[str, Any] = field(default_factory=dict)
     """Engines that outlive a stage, by their names in recipes; each has `close` (`run.engines`)."""
     services: list[Service] = field(default_factory=list)
@@ -117,12 +123,12 @@ class Session:
 
     def take_in(self, folder: Path) -> None:
         """After a stage: from here on the live weights are those of its export."""
-        if self.policy.quantized != "none":
-            return  # base and adapters together are what the export holds; it has been the last stage (`config.schema`)
-        if self.policy.lora is not None and self.policy.shards.taken:
-            self._load(str(folder))
-        else:
+        if self.policy.quantized == "none":  # else base and adapters together are what the last stage's export holds (`config.schema`)
+            if self.policy.lora is not None and self.policy.shards.taken:
+                return self._load(str(folder))
             fold_adapters(self.policy)
+        if self.state.stage == len(self.cfg.stages) - 1 and self.export_dtype != torch.float32:
+            OPTIONAL["export.round"](self.policy, self.export_dtype, self.ui.say)
 
     def _load(self, path: str, add: Callable[[Policy], None] | None = None) -> None:
         with self.clock.phase("load"):
@@ -201,10 +207,6 @@ class Session:
         return self.rows[key]
 
 
-def stage_folder(run: RunDir, cfg: Config, index: int) -> Path:
-    return run.path / "stages" / cfg.stages[index].name
-
-
 def fixed_options(cfg: Config) -> dict[str, Any]:
     """The part of a config that decides the numbers: it may not change between start and resume. Cadence, caches and display may."""
     out = cfg.model_dump(mode="json")
@@ -216,7 +218,9 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out["model"]["quantize"]
     if cfg.media.max_tiles is None:
         del out["media"]["max_tiles"]
-    for name in ("root", "trackers", "threads"):
+    if cfg.export == type(cfg.export)():
+        del out["export"]
+    for name in ("root", "trackers", "threads", "push_to_hub"):
         del out["run"][name]
     for name in ("cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"):
         del out["media"][name]
@@ -230,7 +234,7 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
     if out["toy"] is not None:
         del out["toy"]["cache"]
     for stage in out["stages"]:
-        del stage["checkpoint_every"], stage["max_tokens_per_microbatch"]
+        del stage["checkpoint_every"], stage["max_tokens_per_microbatch"], stage["epochs"]  # by now they are steps
         if "rollout" in stage:
             for name in ("replay_gap", "max_gap", "vllm"):
                 del stage["rollout"][name]
@@ -293,6 +297,7 @@ def open_session(cfg: Config, config_hash: str, places: Places, run: RunDir, ui:
         share=OPTIONAL["train.sequence"](cfg.train) if cfg.train.sequence > 1 else None,
         identity=identity,
         used=used,
+        export_dtype=OPTIONAL["export.dtype"](cfg, files_of(places.model, cfg.model.revision)),
         base=places.model if state.stage == 0 else str(stage_folder(run, cfg, state.stage - 1)),
         restored=found.path,
         background=OPTIONAL["checkpoint.asynchronous"]() if cfg.checkpoint.asynchronous else None,

@@ -8,9 +8,11 @@ its kind knows (`run.kinds`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,11 +28,12 @@ from vlmrl.run.about import about
 from vlmrl.run.engines import close_engines, own_allocator
 from vlmrl.run.evaluate import eval_notes, eval_problems, evaluate_stage, remember_stage
 from vlmrl.run.export import export, link
+from vlmrl.run.finished import lost_of_finished
 from vlmrl.run.machine import settled, told
 from vlmrl.run.optional import OPTIONAL, SecondPlace
 from vlmrl.run.results import check_evaluations, show_results
-from vlmrl.run.resume import lost_of_finished, reopen, verify
-from vlmrl.run.rundir import Options, open_run
+from vlmrl.run.resume import reopen, verify
+from vlmrl.run.rundir import Options, RunDir, open_run
 from vlmrl.run.session import Places, Service, Session, fixed_options, open_session
 from vlmrl.run.ui import Ui
 from vlmrl.train import dist
@@ -61,11 +64,25 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
         ui.say(text)
     quiet_transformers()
     main = dist.is_main()
+    given = loaded.hash
+    if any(stage.epochs for stage in cfg.stages):
+        loaded = OPTIONAL["stages.epochs"](loaded, places.data, ui.say)
     asked, loaded = loaded, settled(loaded, places.model)
 
     def options(of: ResolvedRecipe) -> Options:
         return Options(of.text, of.hash, fixed_options(of.config))
 
+    def threads(run: Path) -> None:
+        if said := OPTIONAL["run.threads"](cfg, run, places.model):
+            ui.say(said)
+
+    def go_on(run: RunDir, began: Mapping[str, Any]) -> Options:
+        threads(run.path)
+        now = options(settled(asked, places.model, began))
+        return now if now.fixed == began else now._replace(began=OPTIONAL["stages.steps"](run, began, now.fixed, cfg))
+
+    if not (Path(cfg.run.root) / cfg.run.name / "run.json").exists():
+        threads(Path(cfg.run.root) / cfg.run.name)
     mirror: SecondPlace | None = None
     if cfg.checkpoint.mirror is not None:
         mirror = OPTIONAL["checkpoint.mirror"](cfg.checkpoint.mirror, cfg.run.name)
@@ -73,7 +90,7 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
         cfg.run.root,
         cfg.run.name,
         options(loaded),
-        settle=lambda began: options(settled(asked, places.model, began)),
+        settle=go_on,
         fetch=None if mirror is None else mirror.pull,
         run_synchronized=dist.run_synchronized,
         is_main=main,
@@ -82,31 +99,48 @@ def train_from(loaded: ResolvedRecipe, places: Places, ui: Ui, *, profile_steps:
         cfg = loaded.config
         for note in [*run.notes, *told(asked.config, cfg, resumed=run.resumed)]:
             ui.say(note)
+        publisher = None if cfg.run.push_to_hub is None else OPTIONAL["run.push_to_hub"](cfg, run, ui.say)
         lost = dist.gather(dist.on_main(lambda: lost_of_finished(run, cfg, ui.say)))[0] if run.finished else None
         if lost == []:
             ui.say(f"{run.path} is already finished")
-            dist.on_main(lambda: show_results(run.path, ui))
-            dist.on_main(lambda: check_evaluations(run.path))
+            dist.on_main(lambda: _conclude(run, given, ui, publisher))
             return run.path
         session = open_session(cfg, loaded.hash, places, run, ui)
-        session.mirror = mirror
+        session.mirror, session.publisher = mirror, publisher
+        if publisher is not None:
+            dist.on_main(publisher.open)
         if lost:
             reopen(session, lost)
         session.profile_steps = profile_steps
-        try:
-            with ExitStack() as opened:
-                for service in SERVICES.values():
-                    session.services.append(opened.enter_context(service(run.path, dist.rank(), lambda: run.stop_requested)))
-                _stages(session)
-        finally:
-            _let_end(session)
-            close_engines(session)
-            session.tracker.close()
-            session.store.close()
+        _to_the_end(session)
         dist.on_main(run.finish)
-        dist.on_main(lambda: show_results(run.path, ui))
-        dist.on_main(lambda: check_evaluations(run.path))
+        dist.on_main(lambda: _conclude(run, given, ui, publisher))
         return run.path
+
+
+def _to_the_end(s: Session) -> None:
+    """Open what stands around the stages, run them, and close everything, also where they fail."""
+    try:
+        with ExitStack() as opened:
+            for service in SERVICES.values():
+                s.services.append(opened.enter_context(service(s.run.path, dist.rank(), lambda: s.run.stop_requested)))
+            _stages(s)
+    finally:
+        _let_end(s)
+        if s.publisher is not None and dist.is_main():
+            s.publisher.close()
+        close_engines(s)
+        s.tracker.close()
+        s.store.close()
+
+
+def _conclude(run: RunDir, given: str, ui: Ui, publisher: Any) -> None:
+    """Show what a finished run has come to, upload it, and keep that this went well for a start with the recipe of the hash `given`."""
+    come_to = show_results(run.path, ui)
+    if publisher is not None:
+        publisher.end()
+    check_evaluations(run.path)
+    run.finish(recipe=given, come_to=come_to)
 
 
 def set_torch(cfg: Config) -> None:
@@ -157,6 +191,8 @@ def _stages(s: Session) -> None:
             folder = s.stage_folder(index)
             _export(s, folder)
             s.take_in(folder)
+        if s.publisher is not None and index < len(s.cfg.stages) - 1:
+            dist.on_main(partial(s.publisher.stage, folder, cfg.name))
         faults.point("stage.exported")
         evaluate_stage(s, cfg.name, s.policy, s.vision)
         faults.point("stage.finished")
@@ -168,5 +204,6 @@ def _stages(s: Session) -> None:
 def _export(s: Session, folder: Path) -> None:
     """The stage's weights as a folder whose digest the run remembers."""
     known = s.identity.exports.get(folder.relative_to(s.run.path).as_posix())
-    seal = export(s.policy, folder, known, about(s))
+    last = folder == s.stage_folder(len(s.cfg.stages) - 1)  # others begin from the rest
+    seal = export(s.policy, folder, known, about(s), dtype=s.export_dtype if last else torch.float32)
     dist.on_main(lambda: s.identity.made(folder, seal))

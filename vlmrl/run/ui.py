@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,6 +72,11 @@ class Ui:
     def say(self, text: str) -> None:
         """One line."""
         self.console.print(text, highlight=False)
+
+    def print_exactly(self, lines: Iterable[str]) -> None:
+        """Lines with paths or commands, which could not be copied if they were broken."""
+        for line in lines:
+            self.console.print(Text(line), soft_wrap=True)
 
     def show(self, renderable: Any) -> None:
         """A rich table or the like."""

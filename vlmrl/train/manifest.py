@@ -13,6 +13,8 @@ from vlmrl import fs
 from vlmrl.errors import CheckpointError
 
 MANIFEST = "manifest.json"
+EXPORTED = 1
+"""Version of the manifest of an exported folder (`run.export`)."""
 _THREADS = 4
 """Files that are hashed at a time; hashing does not hold Python's lock."""
 
@@ -93,6 +95,38 @@ def differing(folder: Path, listed: Iterable[Mapping[str, Any]]) -> list[str]:
     hashes = sha256_of(whole.values())
     problems += [f"{name}: content differs from its sha256" for name, file in whole.items() if hashes[file] != entries[name]["sha256"]]
     return problems
+
+
+def damage(path: Path, known: str | None = None) -> list[str]:
+    """How an exported folder differs from what was written, one line each; empty where every file is as it was.
+
+    Args:
+        known: the digest of its manifest, from elsewhere.
+
+    Raises:
+        CheckpointError: its manifest is of a newer version.
+    """
+    if not path.is_dir():
+        return ["missing"]
+    try:
+        manifest = read_sealed(path)
+    except DamagedError as error:
+        return [str(error)]
+    if manifest.get("schema", 0) > EXPORTED:
+        raise CheckpointError(f"{path}: exported with schema {manifest['schema']}, this version reads up to {EXPORTED}; upgrade vlmrl")
+    problems = differing(path, manifest["files"])
+    if not problems and known not in (None, manifest["digest"]):
+        return ["is another export than the one that was written here"]
+    return problems
+
+
+def seal_of(path: Path) -> str:
+    """The digest of an exported folder's manifest: equal for two folders exactly when their files are.
+
+    Raises:
+        DamagedError: there is no manifest, or it is damaged.
+    """
+    return read_sealed(path)["digest"]
 
 
 def files(folder: Path) -> dict[str, Path]:

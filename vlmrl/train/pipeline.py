@@ -296,17 +296,16 @@ class Pipeline:
     def _restore(self, path: Path) -> list[Flight]:
         """The steps in flight that a checkpoint holds. Another number of ranks deals their groups anew."""
         state = self._stage.state
-        steps = range(state.step, min(state.step + self._staleness, self._stage.cfg.steps))
-        if not steps:
-            return []
         files = sorted(path.glob(IN_FLIGHT.format(rank="*")))
         saved = {file.name: {item["step"]: item["groups"] for item in json.loads(file.read_bytes())} for file in files}
-        if not saved or any(list(held) != list(steps) for held in saved.values()):
+        # fewer than k, or none, where the stage was to end there and has been given more steps
+        steps = range(state.step, state.step + min(self._staleness, max((len(held) for held in saved.values()), default=0)))
+        if any(list(held) != list(steps) for held in saved.values()):
             raise CheckpointError(
                 f"{path}: it does not hold the steps {list(steps)} that were sampled and not trained; choose another run.name"
             )
         out: list[Flight] = []
-        for step in steps:
+        for step in steps[: self._stage.cfg.steps - state.step]:
             everything = sorted((group for held in saved.values() for group in held[step]), key=lambda group: group["place"])
             same = len(saved) == dist.world()
             mine = saved[IN_FLIGHT.format(rank=dist.rank())][step] if same else everything[dist.rank() :: dist.world()]

@@ -12,8 +12,8 @@ import pytest
 from tests.support.tiny import Tiny
 from vlmrl import fs
 from vlmrl.errors import CheckpointError, StorageError
-from vlmrl.run.export import damage, export, link, seal_of
-from vlmrl.train.manifest import MANIFEST, sealed, write_manifest
+from vlmrl.run.export import export, link
+from vlmrl.train.manifest import MANIFEST, damage, seal_of, sealed, write_manifest
 
 
 def flip(path: Path) -> None:

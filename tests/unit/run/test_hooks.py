@@ -9,6 +9,7 @@ import pytest
 
 from vlmrl.config.schema import SftSection
 from vlmrl.errors import EngineError, NumericsError, Preempted
+from vlmrl.extras.publish.push import Publisher
 from vlmrl.rollout.mismatch import Bounds
 from vlmrl.run import hooks
 from vlmrl.run.hooks import (
@@ -64,14 +65,15 @@ def result(values: dict[str, float] | None = None, *, applied: bool = True) -> S
 
 def session(**parts: Any) -> Any:
     cfg = SimpleNamespace(eval=SimpleNamespace(every=2), checkpoint=SimpleNamespace(every=4))
-    base = {"cfg": cfg, "run": SimpleNamespace(stop_requested=False), "ui": SimpleNamespace(say=print), "vision": None, "background": None}
+    base = {"cfg": cfg, "run": SimpleNamespace(stop_requested=False), "ui": SimpleNamespace(say=print)}
+    base |= dict.fromkeys(("vision", "background", "publisher"))
     return SimpleNamespace(**base | {"tracker": SimpleNamespace(log=lambda *a, **k: None)} | parts)
 
 
 def test_the_order() -> None:
     """A run that is killed anywhere between two of them goes on to the same bits (`tests/faults/test_resume.py`)."""
     made = hooks_of(
-        session(background=object()),
+        session(background=object(), publisher=Publisher(SimpleNamespace(), SimpleNamespace(), print)),  # pyright: ignore
         stage(),
         memories=Memories(),
         counters=Counters({}),
@@ -82,7 +84,7 @@ def test_the_order() -> None:
     )
     assert [getattr(hook, "__name__", type(hook).__name__) for hook in made] == [
         *("Lock", "GapBounds", "SkippedStepCounter", "count", "KeepGroups", "Log", "Alarms", "Progress", "next_clock", "Profile"),
-        *("Evaluate", "Until", "AskToStop", "Checkpoint", "Settle", "stop"),
+        *("Evaluate", "Until", "AskToStop", "Checkpoint", "Settle", "upload", "stop"),
     ]
 
 

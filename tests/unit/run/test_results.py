@@ -16,8 +16,9 @@ from vlmrl.config.schema import Config
 from vlmrl.evals.score.levels import level_table
 from vlmrl.evals.score.table import level_cells
 from vlmrl.evals.score.verdict import verdict
-from vlmrl.run import results
-from vlmrl.run.results import closing_lines, show_results
+from vlmrl.extras.resume import closing
+from vlmrl.extras.resume.closing import closing_lines
+from vlmrl.run.results import show_results
 from vlmrl.run.ui import Ui
 
 SFT = {"kind": "sft", "name": "s", "source": {"path": "a"}, "steps": 1}
@@ -29,7 +30,7 @@ def config(**more: Any) -> Config:
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(closing.shutil, "which", lambda name: f"/bin/{name}")
 
 
 def test_a_run_says_where_its_things_are(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_the_next_command_names_a_suite_that_fits(tmp_path: Path, more: dict[str
 
 
 def test_commands_can_be_copied_where_the_program_is_not_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results.shutil, "which", lambda name: None)
+    monkeypatch.setattr(closing.shutil, "which", lambda name: None)
     run = tmp_path / "a run"
     (line,) = [line for line in closing_lines(run, config(eval={"suite": "canary"})) if line.startswith("evaluate: ")]
     assert shlex.split(line.removeprefix("evaluate: ")) == [sys.executable, "-m", "vlmrl", "eval", f"{run}/final", "--suite", "canary"]

@@ -334,7 +334,7 @@ from vlmrl.run import rundir
 print("ready", flush=True)
 for line in sys.stdin:
     try:
-        with rundir._locked(Path(sys.argv[1])):
+        with rundir.locked(Path(sys.argv[1])):
             print("won", flush=True)
             sys.stdin.readline()
     except RunBusyError:
@@ -371,7 +371,7 @@ def test_two_processes_race_and_exactly_one_wins(tmp_path: Path) -> None:
         winner = results.index("won")
         racers[winner].kill()
         racers[winner].wait()
-        with rundir._locked(tmp_path / "LOCK"):
+        with rundir.locked(tmp_path / "LOCK"):
             pass
     finally:
         for racer in racers:

@@ -393,8 +393,6 @@ def test_a_stage_that_is_over_saves_nothing_and_says_what_it_drops(tmp_path: Pat
 
 def test_what_cannot_be_taken_up_is_refused(tmp_path: Path) -> None:
     stage, queue = advanced(tmp_path / "journal", 2, 2)
-    with pytest.raises(CheckpointError, match=r"does not hold the steps \[2, 3\]"):
-        make(later(stage, tmp_path / "a"), 2, restored=tmp_path).take(prompts=3)
     write(queue, tmp_path)
     with pytest.raises(CheckpointError, match=r"does not hold the steps \[2\]"):
         make(later(stage, tmp_path / "b"), 1, restored=tmp_path).take(prompts=3)
@@ -406,6 +404,22 @@ def test_what_cannot_be_taken_up_is_refused(tmp_path: Path) -> None:
     gone.loader.encoder = SimpleNamespace(encode=no_row)
     with pytest.raises(CheckpointError, match=r"step 3 was sampled before the checkpoint.*too long"):
         make(gone, 2, restored=tmp_path).take(prompts=3)
+
+
+def test_another_number_of_steps_than_when_it_was_saved(tmp_path: Path) -> None:
+    """What is in flight at a checkpoint ends with the stage: with more steps the rest is sampled now, with fewer some is not trained."""
+    stage, queue = advanced(tmp_path / "journal", 2, 2)
+    write(queue, tmp_path)
+    fewer = later(stage, tmp_path / "a")
+    fewer.cfg.steps = 3
+    one = make(fewer, 2, restored=tmp_path)
+    one.take(prompts=3)
+    assert not one._queue, "step 3 was in flight, and is not trained"
+    for file in tmp_path.glob("in_flight*"):
+        file.unlink()
+    ended = make(later(stage, tmp_path / "b"), 2, restored=tmp_path)
+    ended.take(prompts=3)
+    assert [flight.step for flight in ended._queue] == [3, 4], "where the stage was to end nothing was in flight"
 
 
 def test_what_was_sampled_after_the_checkpoint_is_held_against_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

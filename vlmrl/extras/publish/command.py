@@ -41,7 +41,7 @@ def publish(
     from vlmrl.extras.publish.hub import check_repo
     from vlmrl.plugins import import_plugins
 
-    check_repo(to)
+    check_repo(to, "--to")
     licences = dict(_licence(text) for text in data_license or ())
     folder = model_folder(checkpoint)
     recipe = recipe_of(checkpoint)
@@ -78,20 +78,11 @@ def _licence(text: str) -> tuple[str, str]:
 
 def _written(facts: Facts, folder: Path, target: Path, repo: str, licence: str) -> None:
     """Fill the folder and say what is in it."""
-    import yaml
-
-    from vlmrl.extras.publish.card import CARD, RECIPE, card
     from vlmrl.extras.publish.facts import UNKNOWN
-    from vlmrl.extras.publish.files import choose, listing, stage
+    from vlmrl.extras.publish.files import listing
+    from vlmrl.extras.publish.prepare import fill
 
-    stages = (facts.recipe or {}).get("stages", [])
-    with_adapter = facts.base_model is not None and len(stages) == 1
-    chosen = choose(folder, with_adapter=with_adapter)
-    texts = {CARD: card(facts, repo=repo, licence=licence)}
-    if facts.recipe is not None:
-        texts[RECIPE] = yaml.safe_dump(dict(facts.recipe), sort_keys=False, allow_unicode=True)
-    stage(chosen, target, texts, base_model=facts.base_model)
-    for line in listing(target, chosen.left_out):
+    for line in listing(target, fill(target, facts, folder, repo=repo, licence=licence).left_out):
         typer.echo(line)
     for one in facts.data:
         if one.licence == UNKNOWN:

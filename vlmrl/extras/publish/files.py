@@ -23,6 +23,8 @@ SUFFIXES = (".json", ".safetensors", ".txt", ".jinja", ".model")
 """What a processor and a model are saved as."""
 STATE = ("optimizer", "scheduler", "rng", "training_args", "trainer_state")
 """Beginnings of names of what only training needs."""
+TOKENS = ("tokenizer.json", "vocab.json")
+"""Files of tokens, some of which look like paths: `/` is one in every vocabulary."""
 ADAPTER = "adapter"
 """Folder of an adapter alone."""
 
@@ -77,7 +79,7 @@ def stage(chosen: Chosen, target: Path, texts: dict[str, str], *, base_model: st
     for name in chosen.names:
         source, out = chosen.folder / name, target / name
         fs.mkdir(out.parent)
-        if source.suffix == ".json":
+        if source.suffix == ".json" and source.name not in TOKENS:
             value = json.loads(source.read_text(encoding="utf-8"))
             if name == f"{ADAPTER}/adapter_config.json" and base_model is not None:
                 value["base_model_name_or_path"] = base_model

@@ -24,7 +24,7 @@ from vlmrl.train.manifest import MANIFEST, DamagedError, differing, unsealed
 RECORD = "run.json"
 """Fetched last: a folder without it holds no run."""
 CHECKPOINTS = "checkpoints"
-_LEFT_OUT = ("LOCK", "FINISHED", "journal", "final", "profile", CHECKPOINTS)
+_LEFT_OUT = ("LOCK", "FINISHED", "journal", "final", "profile", "hub", CHECKPOINTS)
 _SET_ASIDE = re.compile(r"(bad|old)-.+-[0-9a-f]{12}")
 
 

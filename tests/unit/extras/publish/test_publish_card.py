@@ -91,6 +91,14 @@ def test_paths_of_the_machine_are_cut(tmp_path: Path) -> None:
     assert without_paths(value) == {"a": [tmp_path.name, "/no/such/path", "Qwen/Base"], "b": 3}
 
 
+def test_tokens_that_look_like_paths_stay(checkpoint: Path, tmp_path: Path) -> None:
+    """`/` is a folder of every machine and a token of every vocabulary."""
+    tokens = json.dumps({"model": {"merges": [["/", "tmp"], ["/tmp", "~"]]}})
+    (checkpoint / "tokenizer.json").write_text(tokens)
+    stage(choose(checkpoint, with_adapter=False), tmp_path / "out", {}, base_model=None)
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == tokens
+
+
 def test_sizes_are_in_powers_of_ten() -> None:
     assert [size_text(n) for n in (12, 999, 1_500, 2_500_000, 7_000_000_000)] == ["12 B", "999 B", "1.5 kB", "2.5 MB", "7.0 GB"]
 

@@ -50,6 +50,7 @@ COMMANDS = (
     "vlmrl.extras.thoughts.command",
     "vlmrl.cli.list",
     "vlmrl.cli.doctor",
+    "vlmrl.extras.install.command",
     "vlmrl.extras.pages.command",
 )
 """The module of each command, in the order of the help: by name, because nothing here imports an extra."""

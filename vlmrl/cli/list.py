@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl.cli.names import load_said
+from vlmrl.cli.names import extra, load_said
 from vlmrl.errors import ConfigError
+from vlmrl.registry import nearest
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,62 +40,37 @@ def list_(
 
         typer.echo(json.dumps(paper_list(), indent=1, ensure_ascii=False))
         return
-    from vlmrl.methods import by_card, described, listed_presets, papers, preset_table, registries
-
-    if slot == "algorithm" and (as_papers or as_json):
-        typer.echo(preset_table() if as_papers else json.dumps({slot: listed_presets()}, indent=1) + "\n", nl=False)
-        return
     plugins = list(plugin or [])
-    if recipe is not None:
+    if recipe is not None and slot != "algorithm":
         plugins += load_said(recipe, []).config.plugins
-    from vlmrl.registry import nearest
-
-    found = {} if slot == "algorithm" else registries(plugins)
-    if slot not in (None, "algorithm", *found):
-        raise ConfigError(f"unknown slot '{slot}'{nearest(slot, ['algorithm', *found])} (known: algorithm, {', '.join(found)})")
-    shown = {name: registry for name, registry in found.items() if slot in (None, name)}
     if as_papers:
-        typer.echo(papers(shown), nl=False)
+        from vlmrl.methods import papers, preset_table, registries
+
+        found = {} if slot == "algorithm" else registries(plugins)
+        _known(slot, found)
+        typer.echo(papers({n: r for n, r in found.items() if slot in (None, n)}) if found else preset_table(), nl=False)
         return
+    listed: dict[str, Any] = extra("vlmrl.extras.install.index.listed")(plugins)
+    _known(slot, listed)
+    shown = {name: part for name, part in listed.items() if slot in (None, name)}
     if as_json:
-        listed = {name: [described(name, registry.get(n)) for n in registry.names()] for name, registry in shown.items()}
-        typer.echo(json.dumps(listed, indent=1))
+        typer.echo(json.dumps({name: part["json"] for name, part in shown.items() if slot or name != "algorithm"}, indent=1))
         return
     from rich.console import Console
 
     console = Console()
-    if slot in (None, "algorithm"):
-        console.print(_preset_table(listed_presets()))
-    for name, registry in shown.items():
-        for head, methods in by_card(name, registry):
-            console.print(_method_table(f"{name}. {head}", methods))
+    for part in shown.values():
+        for title, rows in part["tables"]:
+            console.print(_table(title, part["columns"], rows))
 
 
-def _preset_table(presets: list[dict[str, Any]]) -> Table:
-    from vlmrl.methods import setting_lines
-
-    rows = [(one["name"], "\n".join(setting_lines(one)), one["for"], one["without"], f"{one['title']}, {one['paper']}") for one in presets]
-    return _table("algorithm", ("name", "it sets", "what for", "not in it", "source"), rows)
-
-
-def _method_table(title: str, methods: list[dict[str, Any]]) -> Table:
-    from vlmrl.methods import argument_line
-
-    rows = [
-        (
-            method["name"],
-            "\n".join(argument_line(a) for a in method["arguments"]),
-            "\n".join(method["needs"]),
-            f"{method['paper']} ({method['card']['read']} read)" if method["card"]["read"] else method["paper"] or "",
-            method["card"]["said"],
-            method["summary"] + (" (part of it is our guess)" if method["proposed"] else ""),
-        )
-        for method in methods
-    ]
-    return _table(title, ("name", "arguments", "needs", "source", "evidence", "what it does"), rows)
+def _known(slot: str | None, listed: Iterable[str]) -> None:
+    known = ["algorithm", *(name for name in listed if name != "algorithm")]
+    if slot is not None and slot not in known:
+        raise ConfigError(f"unknown slot '{slot}'{nearest(slot, known)} (known: {', '.join(known)})")
 
 
-def _table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 

@@ -156,7 +156,7 @@ def command(block: Block, words: list[str]) -> None:
         for extra in ",".join(re.findall(r"vlmrl\[([\w,]+)\]", " ".join(rest))).split(","):
             assert not extra or re.search(rf"^{extra} =", known[1], re.M), f"{block}: no extra '{extra}'"
     elif program == "vlmrl.extras.install.pins":
-        assert set(rest) <= {"--cpu", "--gpu"}, f"{block}: {rest}"
+        assert set(rest) <= {"--cpu", "--gpu", "--trackers"}, f"{block}: {rest}"
     else:
         assert program in PROGRAMS, f"{block}: '{program}': say in {Path(__file__).name} how it is checked"
 

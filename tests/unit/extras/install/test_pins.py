@@ -12,17 +12,25 @@ from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 from vlmrl.cli import app
+from vlmrl.errors import ConfigError
 from vlmrl.extras.install import command, pins
 
 ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize(
-    ("gpu", "python", "name"),
-    [(False, (3, 10), "cpu-py310.txt"), (False, (3, 11), "cpu-py311.txt"), (False, (3, 13), "cpu-py311.txt"), (True, (3, 10), "gpu.txt")],
+    ("kind", "python", "name"),
+    [
+        ("cpu", (3, 10), "cpu-py310.txt"),
+        ("cpu", (3, 11), "cpu-py311.txt"),
+        ("cpu", (3, 13), "cpu-py311.txt"),
+        ("gpu", (3, 10), "gpu.txt"),
+        ("trackers", (3, 12), "trackers.txt"),
+    ],
 )
-def test_the_file_of_a_machine(gpu: bool, python: tuple[int, int], name: str) -> None:
-    assert pins.constraints(gpu=gpu, python=python) == ROOT / "constraints" / name
+def test_the_file_of_a_machine(kind: pins.Kind, python: tuple[int, int], name: str) -> None:
+    assert pins.constraints(kind, python) == ROOT / "constraints" / name
+    assert (ROOT / "constraints" / name).is_file()
 
 
 def test_without_any_package() -> None:
@@ -41,6 +49,12 @@ def test_what_the_command_prints_can_be_given_to_pip() -> None:
     assert all(str(one.specifier).startswith("==") for one in found)
 
 
+def test_two_kinds_are_refused() -> None:
+    done = CliRunner().invoke(app, ["tools", "pins", "--cpu", "--trackers"])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception) == "give one of --cpu and --trackers"
+
+
 def test_a_machine_is_asked_for_its_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "nvidia-smi"
     for code, file in ((0, "gpu.txt"), (9, "cpu-py31")):  # 9: the program is there and the driver is not
@@ -54,7 +68,7 @@ def test_a_machine_is_asked_for_its_gpu(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_a_python_that_was_not_resolved_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pins, "NEWEST", (3, 9))
-    assert "; they were resolved up to Python 3.9" in pins.chosen(False)[1]
+    assert "; they were resolved up to Python 3.9" in pins.chosen("cpu")[1]
 
 
 def test_the_group_of_another_module_is_used() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import unicodedata
 from collections.abc import Callable
@@ -54,6 +55,7 @@ def say(line: str) -> None:
 
 def method_problems(config: Config) -> list[str]:
     """Problems of pass 2, beside those of pass 1; none where torch is missing (`check` then says that it skipped them)."""
+    gc.disable()  # importing torch and every method makes many objects and no garbage: looking for it takes a tenth of the time
     try:
         from vlmrl.methods import method_problems
 
@@ -62,6 +64,8 @@ def method_problems(config: Config) -> list[str]:
         if error.name != "torch":
             raise
         return []
+    finally:
+        gc.enable()
 
 
 def printable(text: str) -> str:

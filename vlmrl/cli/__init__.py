@@ -15,7 +15,7 @@ import typer
 
 from vlmrl import __version__
 from vlmrl.cli import eval
-from vlmrl.cli.names import printable
+from vlmrl.cli.names import extra, printable
 from vlmrl.errors import ConfigError, VlmrlError
 
 USAGE = ConfigError.exit_code
@@ -60,6 +60,7 @@ for command in COMMANDS:
 
 def main() -> None:
     """Run the command line and exit with the right code."""
+    extra("vlmrl.extras.install.later.install")()  # whoever reads processors does not pay for models
     try:
         app()
     except VlmrlError as error:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # A part of the suite beside other versions than the pins: policy families, rollout, a short run, export. constraints/tested.json names them.
+#   bash scripts/matrix.sh trackers             every tracker of run.trackers for real, in the environment of scripts/setup.sh trackers
 #   bash scripts/matrix.sh                      the rows that there are
 #   bash scripts/matrix.sh ROW                  in an environment of its own, .venv-ROW, made here
 #   bash scripts/matrix.sh ROW --in PYTHON      in an environment that has the row's versions already
@@ -21,7 +22,13 @@ any="$(command -v python3 || command -v python)" || die "no python3 on PATH"
 
 case "${1:-}" in
   "") exec "$any" -c "$read_row" ;;
-  -h | --help) sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  -h | --help) sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  trackers)
+    shift
+    bash scripts/setup.sh trackers
+    export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+    exec "$ROOT/.venv-trackers/bin/python" -m pytest -q -rs tests/unit/extras/trackers tests/faults/test_resume_trackers.py "$@"
+    ;;
 esac
 row="$("$any" -c "$read_row" "$1")" || exit 64
 read -r name torch torchvision transformers <<<"$row"

@@ -30,7 +30,7 @@ def pins(
     from vlmrl.extras.install.pins import Kind, chosen
 
     kinds: dict[Kind, bool] = {"cpu": cpu, "gpu": gpu, "trackers": trackers}
-    asked = [kind for kind, given in kinds.items() if given]
+    asked: list[Kind] = [kind for kind, given in kinds.items() if given]
     if len(asked) > 1:
         raise ConfigError(f"give one of --{' and --'.join(asked)}")
     path, line = chosen(asked[0] if asked else None)

@@ -40,11 +40,11 @@ def listed(plugins: Sequence[str] = ()) -> dict[str, Shown]:
     Raises:
         ConfigError: a plug-in cannot be imported, or a preset cannot be read.
     """
-    return gathered(plugins) if plugins else kept(CACHE.expanduser(), gathered)
+    return gathered(plugins) if plugins else kept(CACHE.expanduser(), gathered, only_ours)
 
 
-def kept(folder: Path, make: Callable[[], dict[str, Shown]]) -> dict[str, Shown]:
-    """Return the index in a folder; where none is there of these sources, `make` it and keep it."""
+def kept(folder: Path, make: Callable[[], dict[str, Shown]], worth_it: Callable[[], bool]) -> dict[str, Shown]:
+    """Return the index in a folder; where none is there of these sources, `make` it, and keep it if it is `worth_it`."""
     installed = hashlib.blake2b(f"{paths.PACKAGE.resolve()} {sys.version}".encode(), digest_size=8).hexdigest()
     path, digest = folder / f"methods-{installed}.json", sources_digest()
     try:
@@ -54,28 +54,41 @@ def kept(folder: Path, make: Callable[[], dict[str, Shown]]) -> dict[str, Shown]
     except (OSError, ValueError, KeyError, TypeError):
         pass  # none yet, or one that is damaged: it is made again
     made = make()
-    try:
-        fs.mkdir(folder)
-        fs.write_text(path, json.dumps({"digest": digest, "index": made}))
-    except StorageError:
-        pass  # a home without space or permission makes the next call slow, and nothing else
+    if worth_it():
+        try:
+            fs.mkdir(folder)
+            fs.write_text(path, json.dumps({"digest": digest, "index": made}))
+        except StorageError:
+            pass  # a home without space or permission makes the next call slow, and nothing else
     return made
+
+
+def only_ours() -> bool:
+    """Return whether nobody else has registered a method in this process, as a notebook does: the next process would not know it."""
+    from vlmrl.methods import registries
+
+    return all(registry.get(name).ours for registry in registries().values() for name in registry.names())
 
 
 def sources_digest() -> str:
     """Return the digest of every file that decides the index: our modules, cards and presets, by name and content."""
     digest = hashlib.blake2b(digest_size=16)
-    for path in _sources():
+    for name, path in _sources(paths.PACKAGE, paths.shipped(paths.KINDS["algorithm"])):
         data = path.read_bytes()
-        digest.update(f"{path.name} {len(data)}\n".encode())
+        digest.update(f"{name} {len(data)}\n".encode())
         digest.update(data)
     return digest.hexdigest()
 
 
-def _sources() -> Iterator[Path]:
-    for folder, pattern in ((paths.PACKAGE, "*.py"), (paths.PACKAGE, "*.yaml"), (paths.PACKAGE, "*.json")):
-        yield from sorted(path for path in folder.rglob(pattern) if paths.SHIPPED not in path.parts)
-    yield from sorted(paths.shipped(paths.KINDS["algorithm"]).glob("*.yaml"))
+def _sources(package: Path, presets: Path) -> Iterator[tuple[str, Path]]:
+    """Name and place of each file. What a wheel ships below the package are recipes and data, but for the presets."""
+    for pattern in ("*.py", "*.yaml", "*.json"):
+        for path in sorted(package.rglob(pattern)):
+            name = path.relative_to(package)
+            if name.parts[0] != paths.SHIPPED:
+                yield name.as_posix(), path
+    for path in sorted(presets.glob("*.yaml")):
+        yield path.name, path
 
 
 def gathered(plugins: Sequence[str] = ()) -> dict[str, Shown]:

@@ -1,4 +1,4 @@
-"""Build step: a wheel holds configs/, evals/, data/ and examples/ as `vlmrl/shipped/`, where `vlmrl.paths` looks.
+"""Build step: a wheel holds configs/, evals/, data/, examples/ and constraints/ as `vlmrl/shipped/`, where `vlmrl.paths` looks.
 
 All else is in pyproject.toml.
 """
@@ -10,7 +10,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-FOLDERS = ("configs", "evals", "data", "examples")
+FOLDERS = ("configs", "evals", "data", "examples", "constraints")
 LEFT_OUT = ("sample", "standins.json", "__pycache__", "*.pyc")
 """Inputs of the tests, and what Python leaves behind."""
 

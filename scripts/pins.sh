@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The pins in constraints/. Nothing is installed but uv, where it is missing, in a folder that is thrown away.
-#   bash scripts/pins.sh --check     resolve them for Python 3.10 to 3.13 on Linux, for the CPU's and the GPU's
-#   bash scripts/pins.sh             write constraints/gpu.txt anew: the versions of the CPU's files, and what CUDA needs beside them
+#   bash scripts/pins.sh --check     resolve them for Python 3.10 to 3.13 on Linux, for the CPU's, the GPU's and the trackers'
+#   bash scripts/pins.sh             write gpu.txt and trackers.txt anew, from the versions of the CPU's files
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
@@ -29,9 +29,10 @@ if [ "${1:-}" = --check ]; then
   for version in 3.10 3.11 3.12 3.13; do
     of_cpu=constraints/cpu-py311.txt
     [ "$version" != 3.10 ] || of_cpu=constraints/cpu-py310.txt
-    for file in "$of_cpu" constraints/gpu.txt; do
+    for file in "$of_cpu" constraints/gpu.txt constraints/trackers.txt; do
       extras=("${cpu[@]}")
       [ "$file" != constraints/gpu.txt ] || extras=("${gpu[@]}")
+      [ "$file" != constraints/trackers.txt ] || extras=(--extra trackers)
       "$uv" pip compile --quiet pyproject.toml "${extras[@]}" -c "$file" \
         --python-version "$version" --python-platform x86_64-manylinux_2_28 >/dev/null || die "Python $version: $file does not resolve"
       printf 'Python %s: %s resolves\n' "$version" "$file"
@@ -56,3 +57,17 @@ TEXT
   grep '^lmms-eval==' constraints/cpu-py311.txt
 } >constraints/gpu.txt
 printf 'constraints/gpu.txt: %d pins\n' "$(grep -vc '^#' constraints/gpu.txt)"
+
+# Of the newest trackers mlflow asks for pyarrow < 26, swanlab for protobuf < 7, trackio for pillow < 13: not the trainer's pins.
+grep -viE '^(pillow|protobuf|pyarrow)==' "$wanted" >"$own/others.txt"
+printf 'pytest\npytest-timeout\nhypothesis\nmlflow>=3\nswanlab>=0.10\ntrackio>=0.43\n' >"$own/tests.in"
+"$uv" pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate pyproject.toml "$own/tests.in" --extra trackers \
+  -c "$own/others.txt" -o "$found" >/dev/null
+{
+  cat <<'TEXT'
+# The environment of the trackers (scripts/setup.sh trackers), Python 3.10 to 3.13: the versions of the CPU's files, but for pillow, protobuf and
+# pyarrow, of which mlflow, swanlab and trackio want older ones. Written by scripts/pins.sh from the package index.
+TEXT
+  grep -v "sys_platform == 'win32'\|sys_platform == 'emscripten'" "$found"
+} >constraints/trackers.txt
+printf 'constraints/trackers.txt: %d pins\n' "$(grep -vc '^#' constraints/trackers.txt)"

@@ -4,6 +4,7 @@
 #   bash scripts/setup.sh lmms     also the bridge to lmms-eval
 #   bash scripts/setup.sh dev      also what scripts/test.sh needs
 #   bash scripts/setup.sh vllm     vLLM, for its servers and tests, in .venv-vllm: its pins are not those of the trainer
+#   bash scripts/setup.sh trackers all trackers of run.trackers and their tests, in .venv-trackers, for the same reason
 # The environment of the others is VLMRL_PYTHON's, the active virtual environment, or .venv (made here).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -14,8 +15,9 @@ case "${1:-}" in
   lmms) kind=lmms extra="[lmms]" ;;
   dev) kind=dev extra="[dev,lmms]" ;;
   vllm) kind=vllm extra="[lora]" ;;
-  -h | --help) sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
-  *) die "unknown argument '$1'; usage: setup.sh [lmms | dev | vllm]" ;;
+  trackers) kind=trackers extra="[trackers]" ;;
+  -h | --help) sed -n '2,8s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  *) die "unknown argument '$1'; usage: setup.sh [lmms | dev | vllm | trackers]" ;;
 esac
 
 find_python() {
@@ -47,8 +49,8 @@ install() { "$python" -m pip install --quiet --no-input --no-compile --disable-p
 
 name=.venv
 python="$(environment_python)"
-if [ "$kind" = vllm ]; then
-  name=.venv-vllm
+if [ "$kind" = vllm ] || [ "$kind" = trackers ]; then
+  name=".venv-$kind"
   python="$ROOT/$name/bin/python"
 fi
 if [ ! -x "$python" ]; then
@@ -66,6 +68,9 @@ if ! command -v nvidia-smi >/dev/null 2>&1 || ! nvidia-smi -L >/dev/null 2>&1; t
   fi
 fi
 
+gpu="$constraints" # what torch is for; the trackers' pins are of torch for either
+[ "$kind" != trackers ] || constraints=constraints/trackers.txt
+
 # The stamp lies in the environment, so that a new environment or changed pins install again.
 stamp="$("$python" -c 'import sys; print(sys.prefix)')/vlmrl-setup-$kind"
 wanted="$ROOT $constraints $("$python" -c 'import hashlib, sys; print(hashlib.sha256(b"".join(open(p, "rb").read() for p in sys.argv[1:])).hexdigest())' pyproject.toml "$constraints" scripts/setup.sh)"
@@ -74,7 +79,7 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
   exit 0
 fi
 
-if [ "$constraints" != constraints/gpu.txt ]; then
+if [ "$gpu" != constraints/gpu.txt ]; then
   # First and by itself: a bare "torch" among other requirements would fetch the newest CUDA build with several GB.
   phase "torch for the CPU" install torch==2.13.0
 fi
@@ -86,7 +91,8 @@ if [ "$kind" = vllm ]; then
   # Builds for CUDA that do not load beside torch for the CPU; transformers and vLLM import them where they are.
   [ "$constraints" = constraints/gpu.txt ] || phase "without torchaudio and torchcodec" "$python" -m pip uninstall --quiet --yes torchaudio torchcodec
 else
-  phase "vlmrl$extra and its packages" install -e ".$extra" -c "$constraints"
+  [ "$kind" != trackers ] || tests=(pytest pytest-timeout hypothesis)
+  phase "vlmrl$extra and its packages" install -e ".$extra" ${tests[@]+"${tests[@]}"} -c "$constraints"
 fi
 if [ "$kind" = lmms ] || [ "$kind" = dev ]; then
   # Without its dependencies: it asks for other versions of av and transformers' neighbours than those that work together.
@@ -95,6 +101,7 @@ fi
 # Earlier versions put a hook here that imported vlmrl at every start of this Python, whoever's program it was (vlmrl/compat.py).
 rm -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vlmrl-torchvision.pth"
 phase "check" "$python" -c 'import vlmrl.cli, torch, transformers'
+[ "$kind" != trackers ] || phase "trackers" "$python" -c 'import tensorboard, wandb, trackio, swanlab, mlflow'
 printf '%s' "$wanted" >"$stamp"
 for lesser in run lmms; do
   if [ "$kind" = dev ] || [ "$kind $lesser" = "lmms run" ]; then printf '%s' "$wanted" >"${stamp%-"$kind"}-$lesser"; fi

@@ -68,15 +68,17 @@ else
   walk "" "$base" -m venv "$at/env"
 fi
 pip=("$at/env/bin/python" -m pip --disable-pip-version-check --quiet)
-pins="$ROOT/constraints/cpu-py311.txt"
-"$at/env/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || pins="$ROOT/constraints/cpu-py310.txt"
 walk "" "${pip[@]}" wheel "$ROOT" --no-deps -w "$at/dist"
 wheel="$(ls "$at"/dist/vlmrl-*.whl)"
 if [ -n "$env" ]; then
   walk "" "${pip[@]}" install --no-deps --force-reinstall "$wheel"
 else
-  walk "" "${pip[@]}" install torch==2.13.0
-  walk "" "${pip[@]}" install "${wheel}[view,serve]" -c "$pins"
+  # As docs/install.md has it, with torch from pip's own index: which of its builds that is depends on the machine.
+  walk "" "${pip[@]}" install --no-deps "$wheel"
+  (cd "$at/here" && "$at/env/bin/python" -m vlmrl.extras.install.pins --cpu >"$at/pins.txt") || die "the wheel prints no pins"
+  mapfile -t torch < <(grep -E '^(torch|torchvision)==' "$at/pins.txt")
+  walk "" "${pip[@]}" install "${torch[@]}"
+  walk "" "${pip[@]}" install "${wheel}[view,serve]" -c "$at/pins.txt"
 fi
 [ "$failed" = 0 ] || die "nothing is installed"
 
@@ -95,6 +97,7 @@ walk '^[0-9]+\.[0-9]' vlmrl --version
 walk 'Exit codes' vlmrl --help
 walk 'Exit codes' python -m vlmrl --help
 walk 'torch' vlmrl check
+walk '^torch==' vlmrl tools pins
 walk 'g2rpo' vlmrl list
 walk 'evidence' vlmrl list temporal_iou
 walk 'toy_video' vlmrl list recipes

@@ -52,6 +52,7 @@ DECODERS = ("av", "decord")
 """Packages that are told among the decoders, by whether they load, and not among the optional ones once more."""
 COLOURS: dict[Status, str] = {"ok": "green", "absent": "yellow", "problem": "red"}
 """How a status is shown."""
+NEWER = "newer than what was tested; vlmrl tools pins prints versions that were"
 _VARIABLES = ("HF_TOKEN", "WANDB_API_KEY", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES")
 
 
@@ -113,6 +114,7 @@ def _required() -> list[Finding]:
         return [Finding(area="versions", item="vlmrl", found="not installed", status="problem", advice="bash scripts/setup.sh")]
     try:
         from packaging.requirements import Requirement
+        from packaging.specifiers import SpecifierSet
     except ImportError:
         return [Finding(area="versions", item="packaging", found="-", status="problem", advice="bash scripts/setup.sh")]
     out: list[Finding] = []
@@ -124,11 +126,11 @@ def _required() -> list[Finding]:
         if version is None:
             out.append(Finding(area="versions", item=requirement.name, found="-", status="problem", advice="bash scripts/setup.sh"))
         elif not requirement.specifier.contains(version, prereleases=True):
-            out.append(
-                Finding(
-                    area="versions", item=requirement.name, found=version, status="problem", advice=f"{requirement.name}{wanted} is needed"
-                )
-            )
+            least = SpecifierSet(",".join(str(one) for one in requirement.specifier if not one.operator.startswith("<")))
+            beyond = requirement.name in ("torch", "transformers") and least.contains(version, prereleases=True)
+            advice = NEWER if beyond else f"{requirement.name}{wanted} is needed"
+            status: Status = "absent" if beyond else "problem"
+            out.append(Finding(area="versions", item=requirement.name, found=version, status=status, advice=advice))
         else:
             out.append(Finding(area="versions", item=requirement.name, found=f"{version}{f' ({wanted})' if wanted else ''}"))
     return out

@@ -1,5 +1,5 @@
-"""Where recipes, bases, presets, suites, protocols, tasks, data cards and examples are: in a checkout at its top, in an installed package
-in `vlmrl/shipped/`.
+"""Where recipes, bases, presets, suites, protocols, tasks, data cards, examples and pins are: in a checkout at its top, in an installed
+package in `vlmrl/shipped/`.
 
 `setup.py` copies the folders there when a wheel is built. A name (`toy_video`) is looked for in the working folder first, then among ours;
 `ResolvedFile.line` says which file was taken.
@@ -53,7 +53,7 @@ class ResolvedFile:
 
 
 def shipped(*parts: str) -> Path:
-    """A path below our own `configs`, `evals`, `data` and `examples`, whether in a checkout or in an installed package."""
+    """A path below our own `configs`, `evals`, `data`, `examples` and `constraints`, whether in a checkout or in an installed package."""
     inside = PACKAGE / SHIPPED
     return (inside if inside.is_dir() else PACKAGE.parent).joinpath(*parts)
 

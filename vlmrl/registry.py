@@ -177,13 +177,14 @@ def parameters(what: str, function: Callable[..., Any]) -> dict[str, Parameter]:
     Raises:
         ValueError: one has no annotation, or `**` hides them.
     """
-    hints = typing.get_type_hints(function)
+    asked = [p for p in inspect.signature(function).parameters.values() if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+    # Only their annotations are looked up: with those of all arguments of all methods that is a tenth of the time of a check.
+    annotated = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in asked if p.annotation is not p.empty})
+    hints = typing.get_type_hints(annotated, getattr(inspect.unwrap(function), "__globals__", None))
     out: dict[str, Parameter] = {}
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in asked:
         if parameter.kind is parameter.VAR_KEYWORD:
             raise ValueError(f"{what}: **{parameter.name} hides the schema; name the parameters")
-        if parameter.kind is not parameter.KEYWORD_ONLY:
-            continue
         if parameter.name not in hints:
             raise ValueError(f"{what}: parameter '{parameter.name}' needs an annotation")
         required = parameter.default is parameter.empty

@@ -44,6 +44,7 @@ PROGRAMS = {
     "apt-get": "would change the machine",
     "playwright": "would download a browser",
     "venv": "would make an environment",
+    "source": "takes the environment",
     "for": "goes over files of another repository",
     "pip": "would change the environment; the extras that it names are checked",
     "export": "sets a variable",
@@ -128,7 +129,9 @@ def command(block: Block, words: list[str]) -> None:
     program, rest = words[0], words[1:]
     if program in ("torchrun", "accelerate"):  # their own options: tests/unit/extras/scale/test_launch.py
         rest = rest[rest.index("-m") :]
-    if program in ("python", "torchrun", "accelerate") and rest[:1] == ["-m"]:
+    if program == "uv":
+        program, rest = rest[0], rest[1:]
+    if program in ("python", "python3", "torchrun", "accelerate") and rest[:1] == ["-m"]:
         program, rest = rest[1].removesuffix(".cli"), rest[2:]
     if program == "vlmrl":
         vlmrl(block, rest)
@@ -149,8 +152,10 @@ def command(block: Block, words: list[str]) -> None:
     elif program == "pip":
         known = re.search(r"^\[project\.optional-dependencies\]\n(.*?)^\[", (ROOT / "pyproject.toml").read_text(), re.M | re.S)
         assert known is not None
-        for extra in re.findall(r"vlmrl\[(\w+)\]", " ".join(rest)):
-            assert re.search(rf"^{extra} =", known[1], re.M), f"{block}: no extra '{extra}'"
+        for extra in ",".join(re.findall(r"vlmrl\[([\w,]+)\]", " ".join(rest))).split(","):
+            assert not extra or re.search(rf"^{extra} =", known[1], re.M), f"{block}: no extra '{extra}'"
+    elif program == "vlmrl.extras.install.pins":
+        assert set(rest) <= {"--cpu", "--gpu", "--trackers"}, f"{block}: {rest}"
     else:
         assert program in PROGRAMS, f"{block}: '{program}': say in {Path(__file__).name} how it is checked"
 
@@ -258,6 +263,8 @@ def test_nothing_is_allowed_that_is_not_there() -> None:
         (Block("x.md", 1, "bash", "bash scripts/train_video.sh --modle x\n"), AssertionError),
         (Block("x.md", 1, "bash", "make all\n"), AssertionError),
         (Block("x.md", 1, "bash", "pip install 'vlmrl[lorra]'\n"), AssertionError),
+        (Block("x.md", 1, "bash", "uv pip install 'vlmrl[lora,viw]'\n"), AssertionError),
+        (Block("x.md", 1, "bash", "python -m vlmrl.extras.install.pins --tpu\n"), AssertionError),
         (Block("x.md", 1, "json", '{"id": "a"}\n'), Exception),
     ],
     ids=lambda value: value.text.strip() if isinstance(value, Block) else "",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import json
 import re
 from collections.abc import Callable
 from typing import Any, get_args
@@ -173,7 +174,7 @@ def options() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("item", [i for i in every(r"--[a-z]") if i[0] not in OTHERS], ids=where)
 def test_options_exist(item: tuple[str, int, str]) -> None:
-    known = set().union(*options().values()) | {"--help"}
+    known = set().union(*options().values()) | {"--help", "--torch-backend"}  # the second is uv's
     known |= set(re.findall(r'"(--[a-z-]+)"', read("vlmrl/extras/importers/prepare/prepare.py")))
     known |= set(re.findall(r'"(--[a-z-]+)"', read("tests/faults/drill/__main__.py") + read("benchmarks/gpu_check/__main__.py")))
     prepared = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "data").glob("*/prepare.py"))
@@ -307,6 +308,17 @@ def files_of_pins(table: Table) -> None:
     assert {marks(row[0])[0] for row in table.rows} == {path.name for path in (ROOT / "constraints").glob("*.txt")}
 
 
+def versions_that_were_tested(table: Table) -> None:
+    """The first table is `constraints/tested.json`; the second is about versions of two packages."""
+    rows = json.loads((ROOT / "constraints" / "tested.json").read_text(encoding="utf-8"))
+    if len(table.rows[0]) == 2:
+        assert all(row[0].split()[0] in ("torch", "transformers") for row in table.rows)
+        return
+    facts = ("python", "torch", "torchvision", "transformers")
+    assert [[marks(row[0])[0], *row[1:5]] for row in table.rows] == [[one["name"], *(one[fact] for fact in facts)] for one in rows]
+    assert all(one["ran"] in row[5].replace("`", "") for row, one in zip(table.rows, rows, strict=True))
+
+
 def mistakes_and_their_tests(table: Table) -> None:
     code = "".join(
         (ROOT / "tests/unit/extras/families/conform" / name).read_text() for name in ("test_conform.py", "test_conform_inputs.py")
@@ -388,6 +400,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/install.md", "Names"): "tests/unit/test_paths.py",
     ("docs/install.md", "Extras"): extras_of_the_package,
     ("docs/install.md", "Pins"): files_of_pins,
+    ("docs/install.md", "Versions"): versions_that_were_tested,
     ("docs/judges.md", "Rewards that ask a model"): methods_of("reward"),
     ("docs/judges.md", "What happens when it goes wrong"): "prose; tests/faults/test_judge_server.py",
     ("docs/launch.md", "When something fails"): "prose; tests/unit/extras/scale/test_watchdog.py, tests/faults/test_hosts.py",

@@ -36,6 +36,14 @@ def test_versions_out_of_range_and_missing_are_problems(monkeypatch):
     assert "pytest" not in found
 
 
+def test_a_newer_torch_than_was_tested_is_said_and_no_problem(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["torch>=2.11,<2.12", "transformers>=99,<100", "packaging<1"])
+    found = by_item(doctor._required())
+    assert (found["torch"].status, found["torch"].advice) == ("absent", doctor.NEWER)
+    assert (found["transformers"].status, found["transformers"].advice) == ("problem", "transformers<100,>=99 is needed")
+    assert found["packaging"].status == "problem"
+
+
 def test_not_installed(monkeypatch):
     def missing(name: str) -> list[str]:
         raise importlib.metadata.PackageNotFoundError(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -45,7 +46,7 @@ def test_scripts_parse(script):
 
 
 @pytest.mark.parametrize(
-    "name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh", "launch.sh", "reproduce.sh", "pins.sh", "walk.sh", "docs.sh"]
+    "name", ["setup.sh", "test.sh", "train_video.sh", "eval.sh", "launch.sh", "reproduce.sh", "pins.sh", "matrix.sh", "walk.sh", "docs.sh"]
 )
 def test_help(name):
     done = bash(SCRIPTS / name, "--help")
@@ -229,6 +230,52 @@ def test_constraints_agree_with_the_declared_ranges():
     assert torch in (SCRIPTS / "setup.sh").read_text()
 
 
+def test_the_trackers_fit_their_pins():
+    from packaging.requirements import Requirement
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [line for line in (ROOT / "constraints" / "trackers.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = [Requirement(line) for line in lines]
+    for wanted in map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["trackers"], "pytest", "hypothesis"]):
+        found = [pin for pin in pins if pin.name.lower().replace("_", "-") == wanted.name.lower().replace("_", "-")]
+        assert found, f"{wanted.name} is not pinned"
+        for pin in found:
+            assert wanted.specifier.contains(str(pin.specifier)[2:]), f"{pin} is outside {wanted}"
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+def test_what_was_tested_is_within_the_declared_range(package):
+    """The newest version of a row is the newest that an installation without pins takes, up to patches of it."""
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    rows = {row["name"]: row for row in json.loads((ROOT / "constraints" / "tested.json").read_text())}
+    declared = {r.name: r for r in map(Requirement, re.findall(r'^  "([\w-]+[<>=][^"]*)",$', (ROOT / "pyproject.toml").read_text(), re.M))}
+    assert all(declared[package].specifier.contains(row[package]) for row in rows.values())
+    newest = max(Version(row[package]) for row in rows.values())
+    assert not declared[package].specifier.contains(f"{newest.major}.{newest.minor + 1}.0")
+    pinned = re.findall(rf"^{package}==([\d.]+)$", (ROOT / "constraints" / "cpu-py311.txt").read_text(), re.M)
+    assert [rows["pins"][package]] == pinned
+
+
+def test_rows_of_versions_are_listed_and_an_environment_is_held_against_its_row():
+    rows = json.loads((ROOT / "constraints" / "tested.json").read_text())
+    listed = bash(SCRIPTS / "matrix.sh").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == [row["name"] for row in rows]
+    other = next(row for row in rows if row["name"] == "newest")
+    done = bash(SCRIPTS / "matrix.sh", "newest", "--in", sys.executable)
+    assert done.returncode == 1
+    assert f"the row says torch, torchvision, transformers ['{other['torch']}'" in done.stderr
+    assert "no row 'newer'" in bash(SCRIPTS / "matrix.sh", "newer").stderr
+    named = re.findall(r"tests/[\w/]+(?:\.py)?", (SCRIPTS / "matrix.sh").read_text())
+    assert len(named) > 6
+    assert all((ROOT / name).exists() for name in named)
+
+
 def test_fast_tests_are_folders_that_exist_without_types(checkout):
     done = bash(checkout / "scripts" / "test.sh", "--fast", "-k", "grpo", cwd=checkout, VLMRL_PYTHON=str(checkout / "python"))
     words = done.stdout.splitlines()
@@ -256,8 +303,11 @@ def test_workflows_run_the_scripts():
     assert commands == {
         "ci.yml": {"bash scripts/test.sh --fast", "bash scripts/pins.sh --check", "bash scripts/docs.sh", "bash .ci/run"},
         "extras.yml": {"bash scripts/test.sh tests/unit/extras tests/zoo"},
-        "nightly.yml": {"bash scripts/test.sh -m slow"},
+        "nightly.yml": {"bash scripts/test.sh -m slow", "bash scripts/matrix.sh ${{ matrix.row }}"},
     }
+    rows = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"]["versions"]["strategy"]["matrix"]["row"]
+    tested = [row["name"] for row in json.loads((ROOT / "constraints" / "tested.json").read_text())]
+    assert rows == [*(name for name in tested if name != "pins"), "trackers"]
 
 
 def test_ci_runs_the_test_script():

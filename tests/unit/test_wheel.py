@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.unit.test_docker import copied
 from vlmrl import __version__
@@ -29,8 +30,8 @@ def files(folder: Path) -> set[str]:
 
 
 def shipped_files() -> set[str]:
-    """What a wheel should hold below `vlmrl/shipped/`: configs, evals, examples, and data without the inputs of the tests."""
-    found = {f"{name}/{path}" for name in ("configs", "evals", "data", "examples") for path in files(ROOT / name)}
+    """What a wheel should hold below `vlmrl/shipped/`: configs, evals, examples, constraints, and data without the inputs of the tests."""
+    found = {f"{name}/{path}" for name in ("configs", "evals", "data", "examples", "constraints") for path in files(ROOT / name)}
     return {path for path in found if "/sample/" not in path and not path.endswith("standins.json")}
 
 
@@ -85,6 +86,13 @@ def test_a_wheel_of_an_sdist_is_the_same(source: Path, installed: Path, tmp_path
     (inner,) = (tmp_path / "unpacked").iterdir()
     with zipfile.ZipFile(build("build_wheel", inner, tmp_path / "wheel")) as archive:
         assert {name for name in archive.namelist() if not name.startswith("vlmrl-")} == {f"vlmrl/{p}" for p in files(installed / "vlmrl")}
+
+
+def test_the_citation_is_of_this_package(installed: Path):
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    metadata = (installed / f"vlmrl-{__version__}.dist-info" / "METADATA").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+    (author,) = cited["authors"]
+    assert {f"Version: {cited['version']}", f"Author: {author['name']}", f"License-Expression: {cited['license']}"} <= set(metadata)
 
 
 EVERYTHING = """

@@ -15,7 +15,7 @@ import typer
 
 from vlmrl import __version__
 from vlmrl.cli import eval
-from vlmrl.cli.names import printable
+from vlmrl.cli.names import extra, printable
 from vlmrl.cli.old_names import OLD, Commands
 from vlmrl.errors import ConfigError, VlmrlError
 
@@ -44,9 +44,15 @@ COMMANDS = (
     "vlmrl.extras.tools.command",
 )
 """The module of each command, in the order of the help: by name, because nothing here imports an extra."""
-TOOLS = ("vlmrl.extras.tools.toy", "vlmrl.extras.tools.cache", "vlmrl.extras.agents.command", "vlmrl.extras.thoughts.command")
+TOOLS = (
+    "vlmrl.extras.tools.toy",
+    "vlmrl.extras.tools.cache",
+    "vlmrl.extras.agents.command",
+    "vlmrl.extras.thoughts.command",
+    "vlmrl.extras.install.command",
+)
 """Those of `vlmrl tools`."""
-tools = typer.Typer(no_args_is_help=True, help="Helpers: generated worlds, their cache, environments, thoughts for rows.")
+tools = typer.Typer(no_args_is_help=True, help="Helpers: generated worlds, their cache, environments, thoughts for rows, pins.")
 for names, group in ((COMMANDS, app), (TOOLS, tools)):
     for command in names:
         import_module(command).register(group)
@@ -57,6 +63,7 @@ app.add_typer(tools, name="tools")
 
 def main() -> None:
     """Run the command line and exit with the right code."""
+    extra("vlmrl.extras.install.later.install")()  # whoever reads processors does not pay for models
     try:
         app()
     except VlmrlError as error:

@@ -43,7 +43,9 @@ def train(
         raise ConfigError("--profile traces one run in this process; leave out --seeds and --gpus")
     if push_to_hub is not None:
         if seeds is not None:
-            raise ConfigError("--push-to-hub uploads one run; with --seeds, publish the one you want: vlmrl publish RUN/final --to OWNER/NAME")
+            raise ConfigError(
+                "--push-to-hub uploads one run; with --seeds, publish the one you want: vlmrl publish RUN/final --to OWNER/NAME"
+            )
         overrides = [*(overrides or []), f"run.push_to_hub.repo={push_to_hub}"]
     if seeds is not None:
         several = [] if gpus is None else ["--gpus", str(gpus), "--nodes", str(nodes), "--host", host, "--restarts", str(restarts)]

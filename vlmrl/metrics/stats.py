@@ -6,7 +6,6 @@ import math
 from collections.abc import Hashable, Sequence
 
 import numpy as np
-from scipy import stats as scipy_stats
 
 RESAMPLES = 2000
 _DRAWS = 4_000_000
@@ -73,7 +72,9 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> float:
     losses = sum(x and (not y) for x, y in zip(a, b, strict=True))
     if gains + losses == 0:
         return 1.0
-    return float(scipy_stats.binomtest(min(gains, losses), gains + losses, 0.5).pvalue)
+    from scipy.stats import binomtest  # heavy
+
+    return float(binomtest(min(gains, losses), gains + losses, 0.5).pvalue)
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:

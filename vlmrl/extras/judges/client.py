@@ -10,7 +10,6 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from vlmrl.errors import RemoteError
-from vlmrl.extras.judges.network import open_pool
 from vlmrl.extras.judges.throttle import OVERLOAD, Breaker, Limit, Timing
 from vlmrl.extras.judges.transport import Endpoint, Failure, exchange
 
@@ -98,6 +97,8 @@ class Client:
         self.meters = meters
         self._timing = timing
         self._secret = secret
+        from vlmrl.extras.judges.network import open_pool
+
         self._http = open_pool(endpoint.concurrency)
         self._pool = ThreadPoolExecutor(max_workers=endpoint.concurrency, thread_name_prefix="vlmrl-judge")
         name = f"the reward service '{endpoint.model}' at {endpoint.url}"

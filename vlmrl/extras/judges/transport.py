@@ -13,15 +13,14 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-import httpcore
-import httpx
-
 from vlmrl.errors import ConfigError
-from vlmrl.extras.judges.network import until
 from vlmrl.registry import nearest
+
+if TYPE_CHECKING:
+    import httpcore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +161,12 @@ def exchange(
         timeout: seconds for all of it: connecting, sending, and the reply from its status line to its last byte.
         secret: text that must not appear in messages.
     """
+    # Imported when something is asked: every recipe's check imports the rewards that judges stand behind.
+    import httpcore
+    import httpx
+
+    from vlmrl.extras.judges.network import until
+
     if body is not None and len(body) > MAX_REQUEST:
         return Failure(kind="refused", reason="request_too_large", detail=f"the request has {len(body)} bytes, the limit is {MAX_REQUEST}")
     headers = [("User-Agent", "vlmrl"), ("Accept", "application/json"), ("Accept-Encoding", "identity")]

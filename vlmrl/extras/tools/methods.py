@@ -11,15 +11,11 @@ import typer
 
 from vlmrl.cli.names import load_said
 from vlmrl.errors import ConfigError
+from vlmrl.extras.tools.index import PRESETS, Listed, listed
 from vlmrl.registry import nearest
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-Listed = Mapping[str, Sequence[Mapping[str, Any]]]
-"""`algorithm` for the presets, or a slot -> the descriptions of what it has (`vlmrl.methods.described`)."""
-PRESETS = "algorithm"
-"""What presets are listed under, beside the slots."""
 
 
 def methods(
@@ -64,20 +60,6 @@ def methods(
         typer.echo(json.dumps({key: part for key, part in found.items() if slot == key or (slot is None and key != PRESETS)}, indent=1))
     else:
         _lines({key: part for key, part in found.items() if slot in (None, key)})
-
-
-def listed(plugins: Sequence[str]) -> Listed:
-    """What can be listed: the presets, then the methods of each slot.
-
-    Raises:
-        ConfigError: a plug-in cannot be imported, or a preset cannot be read.
-    """
-    from vlmrl.methods import described, listed_presets, registries
-
-    found = registries(plugins)
-    return {PRESETS: listed_presets()} | {
-        slot: [described(slot, registry.get(name)) for name in registry.names()] for slot, registry in found.items()
-    }
 
 
 def _papers(slot: str | None, plugins: Sequence[str]) -> None:

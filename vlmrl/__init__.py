@@ -32,12 +32,15 @@ __all__ = [
     "check",
     "compare",
     "evaluate",
+    "grpo",  # pyright: ignore[reportUnsupportedDunderAll]
     "load_recipe",
     "policy_loss",
     "reward",
     "reward_shaping",
     "rollout_filter",
+    "rows",  # pyright: ignore[reportUnsupportedDunderAll]
     "sampler",
+    "sft",  # pyright: ignore[reportUnsupportedDunderAll]
     "train",  # pyright: ignore[reportUnsupportedDunderAll] (a package)
 ]
 _FROM = {
@@ -45,6 +48,8 @@ _FROM = {
     "vlmrl.algo.registries": ("advantage", "policy_loss", "reward_shaping", "rollout_filter"),
     "vlmrl.answers.base": ("answer_type",),
     "vlmrl.extras.judges.endpoint": ("EndpointEngine",),
+    "vlmrl.extras.python.checked": ("rows",),
+    "vlmrl.extras.python.train": ("grpo", "sft"),
     "vlmrl.protocols": ("reward", "sampler"),
 }
 """Module -> what of it is offered here. `train` is the package of that name, which can be called."""

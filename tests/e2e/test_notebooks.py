@@ -1,4 +1,4 @@
-"""The notebooks run from their first cell to their last in an empty folder, with few steps and a small world; one under Jupyter's kernel."""
+"""The notebooks run from their first cell to their last in an empty folder, with few steps and a small world; one under a real kernel."""
 
 from __future__ import annotations
 

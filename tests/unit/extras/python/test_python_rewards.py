@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from typing import Any
 
@@ -100,6 +101,21 @@ def test_options_and_the_form_may_be_said():
     (method,), _ = of_recipe({"function": plain, "chat": False, "options": {"scale": 3}, "weight": 0.5})
     assert (method["weight"], method["form"]) == (0.5, "trl")
     assert scores(method) == [3, 0, 0, 0]
+
+
+def test_a_coroutine_runs_where_a_loop_runs_already():
+    """As in the cell of a notebook, where rewards run in the kernel's process."""
+
+    async def slow(completions, answer):
+        await asyncio.sleep(0)
+        return [float(len(one[0]["content"])) for one in completions]
+
+    (method,), _ = of_recipe(slow)
+
+    async def cell() -> list[float | None]:
+        return scores(method)
+
+    assert asyncio.run(cell()) == scores(method) == [1, 1, 0, 9]
 
 
 def test_forms_by_parameters():

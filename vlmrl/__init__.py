@@ -1,7 +1,7 @@
 """vlmrl: reinforcement learning for vision-language models. Importing it costs milliseconds: nothing heavy is imported here.
 
-`load_recipe`, `check`, `train`, `evaluate`, `compare`, `ask`, the registries of methods and `EndpointEngine` are imported when they are
-first used (docs/python.md).
+`grpo`, `sft`, `rows`, `load_recipe`, `check`, `train`, `evaluate`, `compare`, `ask`, the registries of methods and `EndpointEngine` are
+imported when they are first used (docs/python.md).
 """
 
 import time as _time
@@ -23,28 +23,16 @@ STARTED = _time.perf_counter()
 """When this process first imported the package: what `time/to_first_rl_step` counts from."""
 _install_hook()  # torchvision next to a CPU-only torch: looked at only if somebody imports torchvision
 
-__all__ = [
-    "EndpointEngine",  # pyright: ignore[reportUnsupportedDunderAll] (imported by name only: it is optional)
-    "__version__",
-    "advantage",
-    "answer_type",
-    "ask",
-    "check",
-    "compare",
-    "evaluate",
-    "load_recipe",
-    "policy_loss",
-    "reward",
-    "reward_shaping",
-    "rollout_filter",
-    "sampler",
-    "train",  # pyright: ignore[reportUnsupportedDunderAll] (a package)
-]
+__all__ = ["__version__", "ask", "check", "compare", "evaluate", "load_recipe"]
+__all__ += ["advantage", "answer_type", "policy_loss", "reward", "reward_shaping", "rollout_filter", "sampler"]
+__all__ += ["EndpointEngine", "grpo", "rows", "sft", "train"]  # pyright: ignore[reportUnsupportedDunderAll] (by name only; a package)
 _FROM = {
     "vlmrl.api": ("load_recipe", "check", "evaluate", "compare", "ask"),
     "vlmrl.algo.registries": ("advantage", "policy_loss", "reward_shaping", "rollout_filter"),
     "vlmrl.answers.base": ("answer_type",),
     "vlmrl.extras.judges.endpoint": ("EndpointEngine",),
+    "vlmrl.extras.python.checked": ("rows",),
+    "vlmrl.extras.python.train": ("grpo", "sft"),
     "vlmrl.protocols": ("reward", "sampler"),
 }
 """Module -> what of it is offered here. `train` is the package of that name, which can be called."""

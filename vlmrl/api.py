@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TRIALS: Catalogue[Callable[..., list[str]]] = Catalogue("check of methods")
 """What calls the methods of plug-ins before anything is trained: (config, registries) -> warnings. It raises where one cannot run."""
+ROWS: Catalogue[Callable[..., Any]] = Catalogue("rows of Python")
+"""Makes the `Suite` that asks them: (checkpoint, None, rows, keys of their source). It refuses a suite beside rows, and neither."""
 Recipe = ResolvedRecipe | Mapping[str, Any] | str | Path
 
 
@@ -125,9 +127,10 @@ def train(recipe: Recipe, overrides: Sequence[str] = (), *, quiet: bool = False)
 
 def evaluate(
     checkpoint: str | Path,
-    suite: str | Path,
+    suite: str | Path | None = None,
     out: str | Path | None = None,
     *,
+    rows: Any = None,
     data_root: str | Path | None = None,
     limit: int | None = None,
     samples: int | None = None,
@@ -136,13 +139,15 @@ def evaluate(
     seed: int = 0,
     device: str = "auto",
     dtype: str = "auto",
+    **source: Any,
 ) -> SuiteResult:
-    """Evaluate a checkpoint on a suite. Answers that are in `out` already are not generated again.
+    """Evaluate a checkpoint on a suite, or on rows. Answers that are in `out` already are not generated again.
 
     Args:
         checkpoint: a model folder such as `<run>/final`, or a finished run.
         suite: a file, or the name of one.
         out: folder of records, `summary.json` and `results.md`. None: `suites/<model>-<suite>` beside the model, as the command.
+        rows: in place of a suite, as `vlmrl.grpo` takes them; `source` are then keys of their source (`answer_type="number"`).
         data_root: folder of the data, instead of the suite's; the generated world is made where it is missing.
         limit: rows of each task; subsets nest.
         samples: answers per question; several need a temperature.
@@ -163,13 +168,14 @@ def evaluate(
     from vlmrl.toy.base import default_world
 
     quiet_transformers()
-    path, model = suite_path(suite), Path(checkpoint)
-    one = load_suite(path)
+    model = Path(checkpoint)
+    alone = rows is None and not source
+    one = load_suite(suite_path(suite)) if alone and suite is not None else ROWS["suite"](model, suite, rows, source)
     if data_root is None and one.data_root == "toy":
         data_root = default_world(Ui(quiet=True), [task.file for task in one.tasks], one.toy_world)
     return evaluate_suite(
         model,
-        path,
+        one,
         Path(out) if out is not None else model.absolute().parent / "suites" / f"{model.absolute().name}-{one.id}",
         data_root=None if data_root is None else Path(data_root),
         device=device,

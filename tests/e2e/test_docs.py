@@ -2,7 +2,7 @@
 
 A block says how it is checked behind its language: `yaml recipe`, `yaml fragment=stages.rl` (merged into a minimal recipe there,
 with `plugin=MODULE` if it needs one, and `needs=PACKAGE` where it is skipped without that package), `yaml suite`, `python quote=FILE` (its
-lines stand in that file), `python imports` (they are there), `python run`. A block that no rule knows fails.
+lines stand in that file), `python imports` (they are there; with `needs=PACKAGE` likewise), `python run`. A block that no rule knows fails.
 """
 
 from __future__ import annotations
@@ -90,7 +90,10 @@ def yaml_block(block: Block, folder: Path) -> None:
 
 
 def python_block(block: Block, folder: Path) -> None:
-    kind, _, file = block.how.partition("=")
+    how = dict(word.partition("=")[::2] for word in block.how.split())
+    kind, file = next(iter(how.items()), ("", ""))
+    if "needs" in how and importlib.util.find_spec(how["needs"]) is None:
+        pytest.skip(f"the package {how['needs']} is not installed")
     if kind == "quote":
         source = [line.strip() for line in (ROOT / file).read_text(encoding="utf-8").splitlines()]
         lines = [line.split("  #")[0].strip() for line in block.text.splitlines()]

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def examples(to: Annotated[Path, typer.Argument(help="Folder to write to; made if it is not there")] = Path(FOLDER)) -> None:
-    """Copy the examples into a folder: two notebooks, and plugins, recipes and suites to begin from. No file is overwritten.
+    """Copy the examples into a folder: three notebooks, and plugins, recipes and suites to begin from. No file is overwritten.
 
     Example: vlmrl examples examples
     """

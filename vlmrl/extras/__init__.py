@@ -46,6 +46,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     "check of methods": {"trial": "vlmrl.extras.trial.step:try_methods"},
     "rollout engine": {"vllm": "vlmrl.extras.vllm.stage:VLLM"},
     "engine of evaluations": {"vllm": "vlmrl.extras.vllm.evaluation:opened"},
+    "rows of Python": {"suite": "vlmrl.extras.python.checked:suite"},
     "service of a run": {"judges": "vlmrl.extras.judges.services:of_run"},
     "served model": {"endpoint": "vlmrl.extras.judges.endpoint:ServedModel"},
     "judge of answers": {"thoughts": "vlmrl.extras.judges.thoughts:judged_records"},

@@ -41,7 +41,7 @@ def decode_image(data: bytes) -> np.ndarray:
         check_whole(data)
     with border("image"):
         upright = ImageOps.exif_transpose(image)
-        pixels = _rgb(image if upright is None else upright)
+        pixels = rgb(image if upright is None else upright)
     return pixels
 
 
@@ -120,7 +120,7 @@ def _check_declared_size(data: bytes) -> None:
         check_size((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
 
 
-def _rgb(image: Image.Image) -> np.ndarray:
+def rgb(image: Image.Image) -> np.ndarray:
     """Any Pillow mode to uint8 [H, W, 3]."""
     if image.mode.startswith("I"):
         return _from_16_bit(image)

@@ -177,6 +177,7 @@ def test_the_prompt_is_that_of_training(tiny: Tiny):
         assert said.tokens <= 6
         assert said.shown[0].frames.shape[3] == 3
         assert asker.ask(row.question, [("video", video)]).text == said.text
+        assert len(repr(said)) < 300, "pixels have no place on a screen"
     finally:
         asker.close()
 

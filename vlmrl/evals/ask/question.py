@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vlmrl.answers.tags import parse
@@ -21,7 +21,7 @@ from vlmrl.types import GenerationSettings, MediaKind, MediaRef, Prompt, Sample
 class Answered:
     """An answer."""
 
-    sample: Sample
+    sample: Sample = field(repr=False)
     """The question as a row; its gold answer is empty."""
     text: str
     """As generated."""
@@ -31,7 +31,7 @@ class Answered:
     finish: str
     """`stop`, or `length`: it was cut at `max_new_tokens`."""
     tokens: int
-    shown: tuple[ProcessedMedia, ...]
+    shown: tuple[ProcessedMedia, ...] = field(repr=False)
     """The media as the model saw them."""
 
 

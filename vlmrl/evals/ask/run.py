@@ -145,7 +145,7 @@ class SuiteResult:
 
 def evaluate_suite(
     checkpoint: Path,
-    suite: str | Path,
+    suite: str | Path | Suite,
     out: Path,
     *,
     data_root: Path | None = None,
@@ -159,14 +159,14 @@ def evaluate_suite(
 
     Args:
         checkpoint: model folder (`stages/<name>` or `final` of a run), or a finished run's directory.
-        suite: name of one of ours, or a YAML file.
+        suite: name of one of ours, a YAML file, or one that is loaded.
         engine: what generates: the reference engine, or vLLM in this process.
 
     Raises:
         ConfigError: suite or checkpoint cannot be used, or vLLM cannot run it here.
         DataError: rows or media of a task cannot be used; nothing leaves the denominator in silence.
     """
-    checked = load_suite(suite_path(suite))
+    checked = suite if isinstance(suite, Suite) else load_suite(suite_path(suite))
     data_root_of(checked, data_root)  # before the model is loaded
     with loaded(checkpoint, engine, (changes or Changes()).all_of(checked), device=device, dtype=dtype) as model:
         return evaluate_model(model, checked, out, data_root=data_root, changes=changes, watch=watch)

@@ -13,7 +13,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.run.ui import Ui
 from vlmrl.toy.lock import locked
 
-KINDS = {"world": "generated media and rows", "base": "pretrained base model", "rows": "what audits of rows have found"}
+KINDS = {"world": "generated media and rows", "base": "pretrained base model", "rows": "rows of Python, and what audits found"}
 """Beginning of a folder's name -> what is in it. Nothing else in the cache is listed or removed."""
 _NAME = re.compile(r"(world|base|rows)-[0-9a-f]+[0-9a-z-]*")
 

@@ -71,4 +71,4 @@ def test_the_commands(cache: Path) -> None:
 def test_what_audits_of_rows_found_is_of_the_cache(cache: Path) -> None:
     (cache / "rows-12ab").mkdir()
     (cache / "rows-12ab" / "chunks").write_bytes(b"x" * 7000)
-    assert next((e.path.name, e.kind, e.bytes) for e in entries(cache)) == ("rows-12ab", "what audits of rows have found", 7000)
+    assert next((e.path.name, e.kind, e.bytes) for e in entries(cache)) == ("rows-12ab", "rows of Python, and what audits found", 7000)

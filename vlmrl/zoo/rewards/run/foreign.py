@@ -31,7 +31,8 @@ import importlib.util
 import inspect
 import numbers
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -98,16 +99,15 @@ def _returned(
         columns = _lists(group)
         columns.pop("completions", None)
         returned = target([r.text for r in group.rollouts], **_accepted(target, columns))
-    return asyncio.run(_awaited(returned)) if inspect.isawaitable(returned) else returned
+    return _run(_awaited(returned)) if inspect.isawaitable(returned) else returned
 
 
 def _trl(target: Callable[..., Any], group: Group, chat: bool, options: Mapping[str, Any]) -> Any:
     n, texts = len(group.rollouts), [r.text for r in group.rollouts]
     completions: list[Any] = [[{"role": "assistant", "content": text}] for text in texts] if chat else list(texts)
     columns = _lists(group) | {"log_metric": _dropped, "log_extra": _dropped, "completion_ids": [list(r.ids) for r in group.rollouts]}
-    for name in ("prompts", "completions"):
-        columns.pop(name, None)
-    return target(prompts=[_prompt(group, chat) for _ in range(n)], completions=completions, **(_accepted(target, columns) | dict(options)))
+    columns |= {"prompts": [_prompt(group, chat) for _ in range(n)], "completions": completions}
+    return target(**(_accepted(target, columns) | dict(options)))
 
 
 def _verl(target: Callable[..., Any], group: Group, options: Mapping[str, Any]) -> list[Any]:
@@ -232,6 +232,16 @@ def _accepted(target: Callable[..., Any], columns: Mapping[str, Any]) -> dict[st
 
 async def _awaited(value: Any) -> Any:
     return await value
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns; also within a running loop, as the cells of a notebook have one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(asyncio.run, work).result()
 
 
 def _dropped(*args: Any, **kwargs: Any) -> None:

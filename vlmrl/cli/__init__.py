@@ -29,8 +29,7 @@ app = typer.Typer(
     "changed.",
 )
 COMMANDS = (
-    "vlmrl.cli.init",
-    "vlmrl.cli.examples",
+    "vlmrl.extras.starter.command",
     "vlmrl.cli.ask",
     "vlmrl.extras.serve.command",
     "vlmrl.extras.publish.command",

@@ -1,0 +1,411 @@
+"""`vlmrl new --data`: files as people have them become a recipe that `vlmrl check` passes without an edit; others are refused with what
+decides it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from tests.support.media import make_video
+from vlmrl.cli import app
+from vlmrl.config.load import load
+from vlmrl.config.schema import Config
+from vlmrl.errors import ConfigError, DataError
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def new(tiny_files: tuple[Path, Path], here: Path) -> Callable[..., str]:
+    """Runs `vlmrl new mine`; an error is raised."""
+
+    def run(*given: str, model: str | None = str(tiny_files[0])) -> str:
+        done = CliRunner().invoke(app, ["new", "mine", *given, *([] if model is None else ["--model", model])])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    return run
+
+
+def passes() -> Config:
+    """`vlmrl check mine.yaml` finds nothing; the recipe."""
+    done = CliRunner().invoke(app, ["check", "mine.yaml"])
+    assert done.exit_code == 0, f"{done.output}{done.exception}"
+    assert "data: ok" in done.output
+    return load("mine.yaml", []).config
+
+
+def picture(path: Path, seed: int, size: tuple[int, int] = (64, 64)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    Image.fromarray(rng.integers(0, 255, (4, 4, 3), dtype=np.uint8)).resize(size).save(path)
+    return path
+
+
+def png(seed: int) -> dict[str, Any]:
+    held = io.BytesIO()
+    rng = np.random.default_rng(seed)
+    Image.fromarray(rng.integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(held, "PNG")
+    return {"bytes": held.getvalue(), "path": None}
+
+
+def lines(path: Path, rows: Sequence[object]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def boxes(count: int, size: tuple[int, int], rng: random.Random, side: int = 60) -> list[list[int]]:
+    """Boxes [x1, y1, x2, y2] in pixels, that use all of the picture."""
+    corners = [(rng.randint(0, size[0] - side - 1), rng.randint(0, size[1] - side - 1)) for _ in range(count)]
+    return [[x, y, x + rng.randint(20, side), y + rng.randint(15, side)] for x, y in corners]
+
+
+# ---- maths in Parquet, with pictures as bytes ----------------------------------------------------------------------------------------
+
+
+def write_maths(path: Path, count: int = 80, first: int = 0) -> Path:
+    answers = [r"2\sqrt{3}" if i % 3 else str(i) for i in range(first, first + count)]
+    rows = [
+        {"image": png(i), "problem": f"<image>Find x, number {i}.", "solution": f"<answer>{answer}</answer>"}
+        for i, answer in enumerate(answers, start=first)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+@pytest.mark.not_fast
+def test_maths_in_parquet_is_split_by_content(new: Callable[..., str], here: Path):
+    told = new("--data", str(write_maths(here / "train.parquet")))
+    cfg = passes()
+    (stage,) = cfg.stages
+    assert stage.source.answer_type == "math"
+    assert [reward.name for reward in stage.rewards] == ["math", "format"]
+    assert cfg.eval.source is not None
+    parts = [[json.loads(line) for line in (here / path).open()] for path in (stage.source.path, cfg.eval.source.path)]
+    assert [len(part) for part in parts] == [64, 16]
+    train, held_out = ({row["image"]["sha256"] for row in part} for part in parts)
+    assert not train & held_out
+    assert "64 to train on, 16 held out, no medium is in both" in told
+    assert "80 of 80 answers are numbers or expressions" in told
+    assert "next: vlmrl check mine.yaml" in told
+
+
+@pytest.mark.not_fast
+def test_few_rows_keep_their_file_and_get_a_folder_for_the_pictures(new: Callable[..., str], here: Path):
+    told = new("--data", str(write_maths(here / "train.parquet", 12)))
+    cfg = passes()
+    assert cfg.eval.source is None
+    assert cfg.stages[0].source.path == str(here / "train.parquet")
+    assert cfg.stages[0].source.media_folder == "mine-rows/pictures"
+    assert "no rows are held out, since 12 are few" in told
+
+
+@pytest.mark.not_fast
+def test_held_out_rows_of_ones_own(new: Callable[..., str], here: Path):
+    write_maths(here / "train.parquet", 12)
+    write_maths(here / "val.parquet", 6, first=50)
+    new("--data", "train.parquet", "--eval", "val.parquet")
+    cfg = passes()
+    assert cfg.eval.source is not None
+    assert (cfg.eval.source.path, cfg.eval.source.answer_type) == ("val.parquet", "math")
+
+
+@pytest.mark.not_fast
+def test_a_leak_is_refused_and_nothing_is_left(new: Callable[..., str], here: Path):
+    write_maths(here / "train.parquet", 12)
+    write_maths(here / "val.parquet", 6, first=8)
+    with pytest.raises(DataError, match=r"4 training rows have the media and the question of rows in eval\.source"):
+        new("--data", "train.parquet", "--eval", "val.parquet")
+    assert sorted(path.name for path in here.iterdir()) == ["train.parquet", "val.parquet"]
+
+
+# ---- choices, texts, CSV, conversations ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.not_fast
+def test_choices_in_lines_with_pictures_in_a_folder_beside(new: Callable[..., str], here: Path):
+    rows: Rows = []
+    for i in range(20):
+        picture(here / "data" / "photos" / f"{i}.png", i)
+        rows.append({"question": f"What is it? {i}", "choices": ["a cat", "a dog"], "answer": "AB"[i % 2], "image": f"{i}.png"})
+    lines(here / "data" / "train.jsonl", rows)
+    new("--data", "data/train.jsonl")
+    source = passes().stages[0].source
+    assert source.columns == {"prompt": "question", "answer": "answer", "images": "image", "options": "choices"}
+    assert (source.answer_type, source.media_root) == ("choice", "data/photos")
+
+
+@pytest.mark.not_fast
+def test_a_table_of_questions(new: Callable[..., str], here: Path):
+    with (here / "vqa.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["image", "question", "answer"])
+        for i in range(12):
+            picture(here / "pics" / f"{i}.jpg", i)
+            table.writerow([f"pics/{i}.jpg", f"Which colour is it, {i}?", ["red", "blue", "2"][i % 3]])
+    told = new("--data", "vqa.csv")
+    cfg = passes()
+    assert cfg.stages[0].source.answer_type == "exact_text"
+    assert [reward.name for reward in cfg.stages[0].rewards] == ["exact", "format"]
+    assert "12 of 12 answers are numbers or texts" in told
+
+
+@pytest.mark.not_fast
+def test_conversations_of_llava(new: Callable[..., str], here: Path):
+    rows: Rows = []
+    for i in range(10):
+        picture(here / "llava" / "images" / f"{i}.png", i)
+        turns = ["<image>\nWhat is it?", "a dog", "Which colour has it?", "brown"][: 4 if i % 2 else 2]
+        talk = [{"from": "gpt" if k % 2 else "human", "value": text} for k, text in enumerate(turns)]
+        rows.append({"id": str(i), "image": f"images/{i}.png", "conversations": talk})
+    (here / "llava" / "talk.json").write_text(json.dumps(rows))
+    told = new("--data", "llava/talk.json")
+    source = passes().stages[0].source
+    assert (source.turns, source.answer_type, source.columns) == ("split", "exact_text", None)
+    assert "of the shape 'vlm_r1'" in told
+    assert "5 of 10 conversations have several turns" in told
+
+
+@pytest.mark.not_fast
+def test_long_answers_are_paid_by_their_words(new: Callable[..., str], here: Path):
+    picture(here / "a.png", 1)
+    answer = "A brown dog sits on a green lawn and looks at number"
+    lines(here / "rows.jsonl", [{"question": f"Describe it, {i}.", "response": f"{answer} {i}.", "image": "a.png"} for i in range(9)])
+    told = new("--data", "rows.jsonl")
+    assert [reward.name for reward in passes().stages[0].rewards] == ["open_rouge", "format"]
+    assert "13 words in the middle" in told
+
+
+@pytest.mark.not_fast
+def test_rows_of_our_own_say_all_themselves(new: Callable[..., str], here: Path, tiny_files: tuple[Path, Path]):
+    told = new("--data", str(tiny_files[1] / "train.jsonl"), "--eval", str(tiny_files[1] / "test.jsonl"))
+    cfg = passes()
+    assert cfg.stages[0].source.media_root == str(tiny_files[1])
+    assert cfg.stages[0].source.answer_type is None
+    assert "they say their answer types themselves: 50 time_span" in told
+    assert cfg.stages[0].rewards[0].name == "temporal_iou"
+
+
+# ---- boxes and clicks ----------------------------------------------------------------------------------------------------------------
+
+
+def screens(here: Path, frame: str, *, size: tuple[int, int] = (1280, 720), count: int = 14, column: str = "screenshot") -> Path:
+    """A JSON list of screenshots with the boxes of what is to be clicked on."""
+    rng = random.Random(frame)
+    rows: Rows = []
+    for i, box in enumerate(boxes(count, size, rng)):
+        picture(here / "shots" / f"{i}.png", i, size)
+        sides = [*size, *size]
+        given = (
+            box if frame == "pixel" else [round(v * (1000 if frame == "norm1000" else 1) / s, 3) for v, s in zip(box, sides, strict=True)]
+        )
+        if frame == "norm1000":
+            given = [int(v) for v in given]
+        rows.append({"instruction": f"Click the button {i}.", "bbox": given, column: f"shots/{i}.png"})
+    (here / "train.json").write_text(json.dumps(rows))
+    return here / "train.json"
+
+
+@pytest.mark.not_fast
+@pytest.mark.parametrize("frame", ["pixel", "norm1000", "norm1"])
+def test_click_boxes_on_screens(frame: str, new: Callable[..., str], here: Path):
+    screens(here, frame)
+    told = new("--data", "train.json")
+    cfg = passes()
+    source = cfg.stages[0].source
+    assert source.columns == {"prompt": "instruction", "answer": "bbox", "images": "screenshot"}
+    assert (source.answer_type, source.frame, source.axis) == ("point", frame, None)
+    assert [reward.name for reward in cfg.stages[0].rewards] == ["point_in_box", "format"]
+    assert cfg.media.max_pixels == 1048576
+    assert "14 of 14 answers are boxes to click on" in told
+
+
+@pytest.mark.not_fast
+def test_boxes_as_coco_writes_them(new: Callable[..., str], here: Path):
+    rows: Rows = []
+    for i, (x1, y1, x2, y2) in enumerate(boxes(30, (400, 300), random.Random(1), side=40)):
+        picture(here / "images" / f"{i}.png", i, (400, 300))
+        rows.append({"question": f"Where is the dog {i}?", "bbox": [x1, y1, x2 - x1, y2 - y1], "image": f"{i}.png"})
+    lines(here / "train.jsonl", rows)
+    new("--data", "train.jsonl")
+    cfg = passes()
+    source = cfg.stages[0].source
+    assert (source.answer_type, source.frame, source.axis) == ("bbox", "pixel", "xywh")
+    assert cfg.stages[0].rewards[0].name == "box_iou"
+
+
+@pytest.mark.not_fast
+def test_a_frame_that_cannot_be_told_is_asked_for(new: Callable[..., str], here: Path):
+    screens(here, "pixel", size=(1000, 1000))
+    with pytest.raises(ConfigError, match=r"as pixels and as thousandths of the sides alike.*frame=pixel or frame=norm1000"):
+        new("--data", "train.json")
+    assert not (here / "mine.yaml").exists()
+    new("frame=pixel", "--data", "train.json")
+    assert passes().stages[0].source.frame == "pixel"
+
+
+def test_boxes_that_fit_no_frame_are_named(new: Callable[..., str], here: Path):
+    path = screens(here, "pixel", size=(300, 200))
+    rows = json.loads(path.read_text())
+    for row in rows:
+        row["bbox"] = [value * 9 for value in row["bbox"]]
+    path.write_text(json.dumps(rows))
+    with pytest.raises(DataError, match=r"(?s)fit no frame.*frame, first: .*train\.json:1"):
+        new("--data", "train.json")
+
+
+def test_a_box_or_a_point_is_asked_for(new: Callable[..., str], here: Path):
+    path = screens(here, "pixel")
+    path.write_text(path.read_text().replace("Click the button", "Where is the button"))
+    with pytest.raises(ConfigError, match=r"is a box to be answered, or a point inside it\?.*--task boxes or --task clicks"):
+        new("--data", "train.json")
+
+
+@pytest.mark.not_fast
+@pytest.mark.parametrize(("task", "answer_type", "reward"), [("boxes", "bbox", "box_iou"), ("clicks", "point", "point_in_box")])
+def test_the_task_decides_it(task: str, answer_type: str, reward: str, new: Callable[..., str], here: Path):
+    path = screens(here, "pixel")
+    path.write_text(path.read_text().replace("Click the button", "Where is the button"))
+    new("--data", "train.json", "--task", task)
+    (stage,) = passes().stages
+    assert (stage.source.answer_type, stage.rewards[0].name) == (answer_type, reward)
+
+
+# ---- spans of videos -----------------------------------------------------------------------------------------------------------------
+
+
+def films(here: Path, factor: float = 1, count: int = 6) -> Path:
+    """Videos of 4 s with 8 frames each second, and spans in them."""
+    rows: Rows = []
+    for i in range(count):
+        (here / "videos").mkdir(exist_ok=True)
+        frames = np.random.default_rng(i).integers(0, 255, (32, 48, 48, 3), dtype=np.uint8)
+        make_video(here / "videos" / f"{i}.mp4", frames, fps=8)
+        times = [0.5 + 0.25 * i, 3.9 - 0.1 * i]
+        rows.append({"query": f"When does it move, {i}?", "timestamps": [round(t * factor, 2) for t in times], "video": f"{i}.mp4"})
+    return lines(here / "train.jsonl", rows)
+
+
+@pytest.mark.not_fast
+@pytest.mark.parametrize(("factor", "said"), [(1, {"time_unit": "s"}), (1000, {"time_unit": "ms"})])
+def test_spans_of_videos(factor: float, said: dict[str, Any], new: Callable[..., str], here: Path):
+    films(here, factor)
+    told = new("--data", "train.jsonl")
+    cfg = passes()
+    source = cfg.stages[0].source
+    assert (source.answer_type, source.media_root) == ("time_span", "videos")
+    assert {key: getattr(source, key) for key in said} == said
+    assert cfg.stages[0].rewards[0].name == "temporal_iou"
+    assert cfg.media.fps == 2.0
+    assert "videos are up to 4 s long" in told
+
+
+def test_frames_and_milliseconds_alike_are_asked_for(new: Callable[..., str], here: Path):
+    films(here, 8)
+    with pytest.raises(ConfigError, match=r"no seconds; say what they count.*time_unit=ms, or time_unit=frames time_fps=8"):
+        new("--data", "train.jsonl")
+
+
+# ---- what stands in the way ----------------------------------------------------------------------------------------------------------
+
+
+def vqa(here: Path, **more: Any) -> Rows:
+    picture(here / "a.png", 1)
+    return [{"question": f"What is it, {i}?", "answer": "red", "image": "a.png", **more} for i in range(8)]
+
+
+CASES: list[tuple[str, Callable[[Rows], Rows], type[Exception], str]] = [
+    (
+        "two columns of answers",
+        lambda rows: [{**r, "output": "x"} for r in rows],
+        ConfigError,
+        r"may stand in 'answer' or 'output'; say wh",
+    ),
+    ("no question", lambda rows: [{"foo": "x", "answer": "y"} for _ in rows], ConfigError, r"no column .* looks like the question"),
+    (
+        "several kinds",
+        lambda rows: [{**r, "answer": [1, 2, 30, 40] if i % 2 else "red"} for i, r in enumerate(rows)],
+        ConfigError,
+        r"several kinds: 4 are texts \(first: .*rows\.jsonl:1\), 4 are boxes \(first: .*rows\.jsonl:2\); split the file",
+    ),
+    ("letters alone", lambda rows: [{**r, "answer": "B"} for r in rows], ConfigError, r"single letters, and 8 of 8 questions list no opt"),
+    ("actions", lambda rows: [{**r, "answer": {"action": "click"}} for r in rows], ConfigError, r"are actions .*own schema"),
+    (
+        "lost pictures",
+        lambda rows: [{**r, "image": f"no/{i}.png"} for i, r in enumerate(rows)],
+        ConfigError,
+        r"8 of 8 files were not found",
+    ),
+    ("names without ending", lambda rows: [{**r, "image": "AO8RW"} for r in rows], ConfigError, r"'AO8RW', which is no file name"),
+    (
+        "a picture within the text",
+        lambda rows: [{**r, "question": "In <image> it is?"} for r in rows],
+        DataError,
+        r"8 of 8 rows cannot be r",
+    ),
+    ("pairs", lambda rows: [{"prompt": "Q", "chosen": "A", "rejected": "B"} for _ in rows], DataError, r"preference, first: .*DPO"),
+    ("an index of an option", lambda rows: [{**r, "choices": ["a", "b"], "answer": 1} for r in rows], DataError, r"not one of the options"),
+    ("no rows", lambda _: [], DataError, r"rows\.jsonl: has no rows"),
+]
+
+
+@pytest.mark.parametrize(("change", "kind", "problem"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_what_cannot_be_told_is_refused(
+    change: Callable[[Rows], Rows], kind: type[Exception], problem: str, new: Callable[..., str], here: Path
+):
+    lines(here / "rows.jsonl", change(vqa(here)))
+    with pytest.raises(kind, match=f"(?s){problem}"):
+        new("--data", "rows.jsonl")
+    assert sorted(path.name for path in here.iterdir()) == ["a.png", "rows.jsonl"]
+
+
+def test_lines_that_are_no_json(new: Callable[..., str], here: Path):
+    (here / "rows.jsonl").write_text("{not json\n" * 5)
+    with pytest.raises(DataError, match=r"5 of 5 rows cannot be read\n  5 json, first: rows\.jsonl:1"):
+        new("--data", "rows.jsonl")
+
+
+@pytest.mark.not_fast
+def test_a_column_that_was_asked_for_is_taken(new: Callable[..., str], here: Path):
+    lines(here / "rows.jsonl", [{**row, "output": "blue"} for row in vqa(here)])
+    new("--data", "rows.jsonl", "--columns", "{prompt: question, answer: output, images: image}")
+    assert passes().stages[0].source.columns == {"prompt": "question", "answer": "output", "images": "image"}
+
+
+def test_a_model_that_is_not_here_is_told_at_once(new: Callable[..., str], here: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(here / "hub"))
+    lines(here / "rows.jsonl", vqa(here))
+    for model, problem in (
+        ("me/none", r"--model: 'me/none' is no folder here and not in the hub's cache .*get it with: hf download me/none"),
+        (None, r"--model: none is given, and the default is not here: .*hf download Qwen/Qwen2.5-VL-3B-Instruct, or give --model FOLDER"),
+        (str(here), r"has no config\.json"),
+        ("./nowhere", r"no folder \./nowhere"),
+    ):
+        began = time.monotonic()
+        with pytest.raises(ConfigError, match=problem):
+            new("--data", "rows.jsonl", model=model)
+        assert time.monotonic() - began < 2
+    assert not (here / "mine.yaml").exists()

@@ -61,16 +61,21 @@ def new(
     said = [f"{key[2:].replace('-', '_')}={of_rows[key]}" for key in ("--answer-type", "--columns", "--turns") if of_rows[key] is not None]
     asked = Asked(
         name=name,
-        data=data,
+        data=_home(data),
         model=model,
-        media_root=media_root,
+        media_root=None if media_root is None else media_root.expanduser(),
         settings=[*said, *(settings or [])],
         task=task,
-        eval_data=eval_,
+        eval_data=None if eval_ is None else _home(eval_),
         held_out=held_out,
     )
     for line in recipe_of_rows(asked):
         typer.echo(printable(line))
+
+
+def _home(path: str) -> str:
+    """A path of rows without `~`, which a recipe does not know; anything else as it was given."""
+    return str(Path(path).expanduser()) if path.startswith("~") else path
 
 
 def _others(examples: Path | None) -> None:

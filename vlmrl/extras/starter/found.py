@@ -137,6 +137,8 @@ def _media(look: Look, found: Found, reading: Reading, media_root: Path | None) 
     if absolute:
         reading = look.read({**found.settings, **any_type}, ROOT)
     if look.folder is not None:
+        if media_root is not None:
+            raise ConfigError("--media-root: the media stand in the rows and are written to a folder of the recipe; leave it out")
         found.notes["media_folder"] = "pictures stand in the rows; they are written to this folder, each once"
         return reading
     paths = paths_of(reading.good)

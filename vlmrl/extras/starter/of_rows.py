@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from vlmrl.errors import ConfigError, DataError, VlmrlError
 from vlmrl.extras.starter.found import Found, find
 from vlmrl.extras.starter.look import opened
 from vlmrl.extras.starter.models import find_model
-from vlmrl.extras.starter.recipe import Filled, new_file, write
+from vlmrl.extras.starter.recipe import Filled, new_file, task_of, write
 from vlmrl.extras.starter.split import HELD_OUT, PICTURES, TRAIN, Split, split, wanted
 
 CHECKED = 200
@@ -26,6 +27,7 @@ class Asked:
 
     name: str
     data: str
+    """Path of a source; `~` is the home folder."""
     model: str | None = None
     media_root: Path | None = None
     settings: Sequence[str] = ()
@@ -62,9 +64,12 @@ def recipe_of_rows(asked: Asked) -> Iterator[str]:
     """
     file, folder = Path(f"{asked.name}.yaml"), Path(f"{asked.name}-rows")
     new_file(file, asked.name)
+    if asked.task is not None:
+        task_of(asked.task)
     if folder.exists():
         raise ConfigError(f"{folder} is there already and is not overwritten; give another name, or move it away")
     model, how = find_model(asked.model)  # at once: reading rows may take minutes
+    kept = False
     try:
         parts = _parts(asked, folder)
         found = parts.train
@@ -82,16 +87,17 @@ def recipe_of_rows(asked: Asked) -> Iterator[str]:
         write(file, asked.name, filled)
         yield from parts.told
         yield from _checked(file, parts.rows)
-    except (VlmrlError, KeyboardInterrupt):
-        file.unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        kept = True
+    finally:
+        if not kept:
+            file.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
     yield f"{file}: written; next: vlmrl check {file} --html rows.html, which reads all rows and draws them; then vlmrl train {file}"
 
 
 def _parts(asked: Asked, folder: Path) -> _Parts:
     """Look at the rows, and at those that are held out or hold some out."""
-    given, data = _given(asked), Path(asked.data).expanduser()
+    given, data = _given(asked), Path(asked.data)
     with opened(data) as look:
         found = find(look, given, media_root=asked.media_root, task=asked.task)
     media = _media(found, folder)
@@ -100,7 +106,7 @@ def _parts(asked: Asked, folder: Path) -> _Parts:
     if asked.eval_data is not None:
         if asked.held_out:
             raise ConfigError("--held-out: rows are held out of --data where there is no --eval; give one of them")
-        with opened(Path(asked.eval_data).expanduser()) as other:
+        with opened(Path(asked.eval_data)) as other:
             held = _like(found, other, given, asked)
         paths = (asked.eval_data, _media(held, folder))
         return _Parts(
@@ -138,6 +144,9 @@ def _given(asked: Asked) -> dict[str, Any]:
     from vlmrl.run.check_rows import rows_config
 
     source = rows_config(Path(asked.data), asked.settings, media_root=None, model=None).stages[0].source
+    fixed = {"path", "media_root", "media_folder"} & {setting.partition("=")[0] for setting in asked.settings}
+    if fixed:
+        raise ConfigError(f"{min(fixed)}: give --data and --media-root; pictures that stand in rows are written to NAME-rows/{PICTURES}")
     return {key: getattr(source, key) for key in source.model_fields_set if key != "path"}
 
 
@@ -200,5 +209,8 @@ def _checked(file: Path, rows: dict[str, int]) -> Iterator[str]:
     ui.show(report.table())
     if report.problems:
         raise DataError("\n".join(report.problems))
-    checked = sum(source.good for source in report.sources)
-    yield f"checked: {checked} of {sum(rows.values())} rows, with their media, prompts and gold answers; all can be used"
+    good, left = sum(source.good for source in report.sources), Counter[str]()
+    for source in report.sources:
+        left.update(source.reasons)
+    out = "all can be used" if not left else f"{good} can be used, left out: " + ", ".join(f"{count} {why}" for why, count in left.items())
+    yield f"checked: {report.rows} of {sum(rows.values())} rows, with their media, prompts and gold answers; {out}"

@@ -209,6 +209,45 @@ def test_rows_of_our_own_say_all_themselves(new: Callable[..., str], here: Path,
     assert cfg.stages[0].rewards[0].name == "temporal_iou"
 
 
+@pytest.mark.not_fast
+def test_options_within_the_question_of_rows_elsewhere(new: Callable[..., str], here: Path):
+    """Paths of the whole machine, and letters whose options stand in the question."""
+    for i in range(10):
+        picture(here / "far" / "away" / f"{i % 2}" / f"{i}.png", i)
+    places = [str(here / "far" / "away" / f"{i % 2}" / f"{i}.png") for i in range(10)]
+    rows = [{"query": f"Which, {i}?\nA. red\nB. blue", "label": "AB"[i % 2], "img": place} for i, place in enumerate(places)]
+    lines(here / "data" / "rows.jsonl", rows)
+    new("--data", "data/rows.jsonl")
+    source = passes().stages[0].source
+    assert (source.answer_type, source.media_root) == ("choice", "far/away")
+
+
+@pytest.mark.not_fast
+def test_many_rows_without_media(new: Callable[..., str], here: Path):
+    """400 of them are looked at, and 200 of each part are checked."""
+    lines(here / "rows.jsonl", [{"query": f"What is {i} and {i}?", "response": str(2 * i), "kind": {"deep": i}} for i in range(500)])
+    told = new("--data", "rows.jsonl", "--held-out", "220")
+    cfg = passes()
+    assert cfg.stages[0].source.answer_type == "number"
+    assert "500 rows, of which 400 were looked at" in told
+    assert "checked: 400 of 500 rows" in told
+
+
+@pytest.mark.not_fast
+def test_long_prompts_are_told(new: Callable[..., str], here: Path):
+    lines(here / "rows.jsonl", [{"query": f"What is {i}? " + "word " * (9000 if i == 3 else 1), "response": "x"} for i in range(8)])
+    assert "7 can be used, left out: 1 overlong" in new("--data", "rows.jsonl")
+
+
+@pytest.mark.not_fast
+def test_messages_under_another_name(new: Callable[..., str], here: Path):
+    picture(here / "a.png", 1)
+    talk = [{"role": "user", "content": "Which colour?"}, {"role": "assistant", "content": "red"}]
+    lines(here / "rows.jsonl", [{"dialog": talk, "picture": "a.png", "n": i} for i in range(6)])
+    new("--data", "rows.jsonl")
+    assert passes().stages[0].source.columns == {"messages": "dialog", "images": "picture"}
+
+
 # ---- boxes and clicks ----------------------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +331,19 @@ def test_the_task_decides_it(task: str, answer_type: str, reward: str, new: Call
     new("--data", "train.json", "--task", task)
     (stage,) = passes().stages
     assert (stage.source.answer_type, stage.rewards[0].name) == (answer_type, reward)
+
+
+@pytest.mark.not_fast
+def test_points(new: Callable[..., str], here: Path):
+    rng = random.Random(0)
+    rows: Rows = []
+    for i in range(12):
+        picture(here / "p" / f"{i}.png", i, (1920, 1080))
+        rows.append({"question": f"Point to the cup {i}.", "point": [rng.randint(0, 1919), rng.randint(1001, 1079)], "image": f"p/{i}.png"})
+    lines(here / "rows.jsonl", rows)
+    new("--data", "rows.jsonl")
+    (stage,) = passes().stages
+    assert (stage.source.answer_type, stage.source.frame, stage.rewards[0].name) == ("point", "pixel", "click")
 
 
 # ---- spans of videos -----------------------------------------------------------------------------------------------------------------
@@ -380,6 +432,37 @@ def test_what_cannot_be_told_is_refused(
     with pytest.raises(kind, match=f"(?s){problem}"):
         new("--data", "rows.jsonl")
     assert sorted(path.name for path in here.iterdir()) == ["a.png", "rows.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["media_folder=x"], "media_folder: give --data and --media-root"),
+        (["frame=pixels"], "frame"),
+        (["nonsense=1"], "nonsense"),
+        (["--task", "math"], "no starter for 'math'"),
+        (["--media-root", "nowhere"], "--media-root: no folder nowhere"),
+        (["--eval", "none.jsonl"], "none.jsonl"),
+        (["--eval", "rows.jsonl", "--held-out", "3"], "--held-out: rows are held out of --data where there is no --eval"),
+    ],
+)
+def test_options_that_are_wrong_are_refused(given: list[str], problem: str, new: Callable[..., str], here: Path):
+    lines(here / "rows.jsonl", vqa(here))
+    with pytest.raises((ConfigError, DataError), match=problem):
+        new(*given, "--data", "rows.jsonl")
+    assert sorted(path.name for path in here.iterdir()) == ["a.png", "rows.jsonl"]
+
+
+def test_what_is_there_is_not_overwritten(new: Callable[..., str], here: Path):
+    lines(here / "rows.jsonl", vqa(here))
+    (here / "mine-rows").mkdir()
+    with pytest.raises(ConfigError, match="mine-rows is there already"):
+        new("--data", "rows.jsonl")
+    (here / "mine.yaml").write_text("precious")
+    with pytest.raises(ConfigError, match=r"mine\.yaml is there already"):
+        new("--data", "rows.jsonl")
+    assert (here / "mine.yaml").read_text() == "precious"
+    assert (here / "mine-rows").is_dir()
 
 
 def test_lines_that_are_no_json(new: Callable[..., str], here: Path):

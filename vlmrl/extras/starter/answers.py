@@ -82,6 +82,7 @@ def answers_of(values: Sequence[tuple[Sample, Any]], *, screens: bool, clicks: b
     whole = set(count) if times < (1 - MOST) * total else {most}
     said = f"{sum(count[one] for one in whole)} of {total} answers are " + " or ".join(NAMED[one] for one in NAMED if one in whole)
     if sum(bool(sample.meta.get("options")) for sample, _ in values) >= (1 - MOST) * total:
+        _no_index(values, said)
         return Answers(kind="choice", said=f"the rows have options; {said}")
     if whole == {"letter"}:
         return _letters(values, said)
@@ -164,6 +165,18 @@ def _reads(answer_type: str, value: Any) -> bool:
     return True
 
 
+def _no_index(values: Sequence[tuple[Sample, Any]], said: str) -> None:
+    """
+    Raises:
+        ConfigError: the answers count the options.
+    """
+    numbers = [int(str(value)) if str(value).strip().isdecimal() else None for _, value in values]
+    listed = [[str(option).casefold() for option in sample.meta.get("options") or []] for sample, _ in values]
+    texts = any(any(str(value).casefold() in option for option in options) for (_, value), options in zip(values, listed, strict=True))
+    if not texts and all(number is not None and number <= len(options) for number, options in zip(numbers, listed, strict=True)):
+        raise ConfigError(f"{said} and seem to count the options; write the letter or the text of the option in their place")
+
+
 def _letters(values: Sequence[tuple[Sample, Any]], said: str) -> Answers:
     lettered = sum(_LETTERED.search(sample.question) is not None for sample, _ in values)
     if lettered >= (1 - MOST) * len(values):
@@ -199,8 +212,8 @@ def _texts(values: Sequence[tuple[Sample, Any]], kinds: Sequence[str], said: str
     lengths = [len(str(value).split()) for (_, value), kind in zip(values, kinds, strict=True) if kind == "text"]
     words = median(lengths) if lengths else 1
     if words > WORDS:
-        return Answers(kind="open_text", said=f"{said}, of {words:g} words in the middle: too long to be given word for word")
-    return Answers(kind="exact_text", said=f"{said}, of {words:g} word{'s' if words != 1 else ''} in the middle")
+        return Answers(kind="open_text", said=f"{said}, in the median of {words:g} words: too long to be given word for word")
+    return Answers(kind="exact_text", said=f"{said}, in the median of {words:g} word{'s' if words != 1 else ''}")
 
 
 def _ways(kinds: set[str]) -> list[str]:

@@ -16,6 +16,8 @@ PICTURES = (*SUFFIXES, ".bmp", ".gif", ".tif", ".tiff")
 VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".ts", ".m4v")
 _JOINED = {"instruction": "input", "question": "hint"}
 """Column of a question -> the column that goes on with it."""
+_PAIRS = (("start", "end"), ("start_time", "end_time"), ("begin", "end"))
+"""Columns that hold a span between them."""
 _LETTERS = "ABCDEFGHIJ"
 Columns = dict[str, str | tuple[str, ...]]
 
@@ -63,7 +65,7 @@ def told(columns: Mapping[str, str | Sequence[str]]) -> str:
 
 
 def _plain(text: str) -> str:
-    return text if re.fullmatch(r"[A-Za-z_][\w.-]*", text) and text not in ("true", "false", "null", "yes", "no") else f'"{text}"'
+    return text if re.fullmatch(r"[A-Za-z_][\w.-]*|\?", text) and text not in ("true", "false", "null", "yes", "no") else f'"{text}"'
 
 
 def _spelt(name: str, names: Sequence[str]) -> str | None:
@@ -105,6 +107,9 @@ def _one(key: str, candidates: Sequence[str], names: Sequence[str], known: Mappi
         order = ("prompt", "messages", "answer", "images", "videos")
         return f"--columns '{told({one: full[one] for one in order if one in full} | ({'answer': '?'} if 'answer' not in full else {}))}'"
 
+    pair = next((pair for pair in _PAIRS if set(pair) <= set(names)), None)
+    if not candidates and key == "answer" and pair is not None:
+        raise ConfigError(f"'{pair[0]}' and '{pair[1]}' are two columns; write them into one, as [{pair[0]}, {pair[1]}], for spans of time")
     if not candidates:
         listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
         raise ConfigError(f"no column of the rows looks like {what}; they have {listed}; say which it is: {given('?')}")

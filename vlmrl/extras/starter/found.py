@@ -14,7 +14,7 @@ from vlmrl.extras.starter.answers import Answers, answers_of, form
 from vlmrl.extras.starter.columns import mapping, told
 from vlmrl.extras.starter.frames import frame_of
 from vlmrl.extras.starter.look import ANY, MOST, Look, Reading, values_of
-from vlmrl.extras.starter.media import ROOT, folder_of, paths_of
+from vlmrl.extras.starter.media import ROOT, folder_of, folders, paths_of
 from vlmrl.extras.starter.recipe import scalar, task_of
 from vlmrl.extras.starter.tasks import KINDS, Kind, Medium
 from vlmrl.extras.starter.times import unit_of
@@ -96,6 +96,10 @@ def find(look: Look, given: Mapping[str, Any], *, media_root: Path | None, task:
     last = look.read(found.settings, found.media_dir)
     if not last.good or last.share() > MOST:
         raise DataError(f"{look.path}: {len(last.bad)} of {last.rows} rows cannot be read as {_said(found)}:{last.problems()}")
+    if "answer_type" not in found.settings:
+        types = Counter(sample.answer_type for sample in last.good)
+        found.notes["path"] += f"; they say their answer types themselves: {', '.join(f'{n} {name}' for name, n in types.most_common())}"
+        found.kind = _kind_of(next(iter(types)), [], last.good) if len(types) == 1 else KINDS["mixed"]
     found.media = _shown(found, last.good)
     return found
 
@@ -144,7 +148,9 @@ def _media(look: Look, found: Found, reading: Reading, media_root: Path | None) 
     paths = paths_of(reading.good)
     if not paths and reading.share(*UNITS) > 0.5:
         # Places in pixels of rows that say so: nothing is read before the pictures are there.
-        paths = paths_of(look.read({**found.settings, "answer_type": ANY, "frame": "norm1000"}).good)
+        paths = paths_of(look.read({**found.settings, **any_type, "frame": "norm1000"}).good)
+        places = (paths_of(look.read({**found.settings, **any_type}, folder).good) for folder in folders(look.path))
+        paths = paths or next((one for one in places if one), [])
     if not paths:
         return reading
     found.media_dir, found.notes["media_root"] = folder_of(paths, look.path, media_root, absolute=absolute)
@@ -154,12 +160,12 @@ def _media(look: Look, found: Found, reading: Reading, media_root: Path | None) 
 def _answers(look: Look, found: Found, reading: Reading, task: str | None) -> None:
     """What the answers are, and how they are read."""
     values = values_of(reading.good)
-    typed = Counter(sample.answer_type for sample in reading.good if sample.answer_type != ANY)
+    if "answer_type" not in found.settings and task is None and not any(sample.meta.get("options") for sample, _ in values):
+        own = look.read(found.settings, found.media_dir)
+        if not own.share("answer_type"):
+            return  # the rows say it
     if not values:
-        said = ", ".join(f"{count} {name}" for name, count in typed.most_common()) or "and need a unit"
         found.settings.pop("answer_type", None)
-        found.notes["path"] += f"; they say their answer types themselves: {said}"
-        found.kind = _kind_of(next(iter(typed)), [], reading.good) if len(typed) == 1 else KINDS["mixed"]
         return
     wanted = None if task is None else task_of(task).kind
     chosen = found.settings.get("answer_type")
@@ -177,9 +183,9 @@ def _answers(look: Look, found: Found, reading: Reading, task: str | None) -> No
     answers: Answers = answers_of(values, screens=_screens(found, reading.good), clicks=clicks)
     found.kind = KINDS[answers.kind]
     found.settings["answer_type"], found.notes["answer_type"] = answers.answer_type, answers.said
-    if typed:
+    if any(sample.answer_type != ANY for sample in reading.good):
         found.kind = KINDS["mixed"]
-        found.notes["answer_type"] += f"; the other {sum(typed.values())} rows say their own"
+        found.notes["answer_type"] += "; the other rows say their own"
 
 
 def _kind_of(answer_type: str, values: Sequence[tuple[Sample, Any]], good: Sequence[Sample]) -> Kind:

@@ -65,6 +65,11 @@ def folder_of(paths: Sequence[str], data: Path, given: Path | None, *, absolute:
     return best[0], f"{most} of {len(paths)} files that were looked for are below it"
 
 
+def folders(data: Path) -> Iterator[Path]:
+    """All folders that are looked in."""
+    return (folder for group in _groups(data) for folder in group)
+
+
 def _groups(data: Path) -> Iterator[list[Path]]:
     """Folders to look in, those that are as good as each other together: of the rows, in it, around it, beside it, and here."""
     own = data if data.is_dir() else data.parent

@@ -196,7 +196,7 @@ def test_long_answers_are_paid_by_their_words(new: Callable[..., str], here: Pat
     lines(here / "rows.jsonl", [{"question": f"Describe it, {i}.", "response": f"{answer} {i}.", "image": "a.png"} for i in range(9)])
     told = new("--data", "rows.jsonl")
     assert [reward.name for reward in passes().stages[0].rewards] == ["open_rouge", "format"]
-    assert "13 words in the middle" in told
+    assert "in the median of 13 words" in told
 
 
 @pytest.mark.not_fast
@@ -419,7 +419,18 @@ CASES: list[tuple[str, Callable[[Rows], Rows], type[Exception], str]] = [
         r"8 of 8 rows cannot be r",
     ),
     ("pairs", lambda rows: [{"prompt": "Q", "chosen": "A", "rejected": "B"} for _ in rows], DataError, r"preference, first: .*DPO"),
-    ("an index of an option", lambda rows: [{**r, "choices": ["a", "b"], "answer": 1} for r in rows], DataError, r"not one of the options"),
+    (
+        "an index of an option",
+        lambda rows: [{**r, "choices": ["a", "b"], "answer": 1} for r in rows],
+        ConfigError,
+        r"seem to count the options; write the letter",
+    ),
+    (
+        "two columns of a span",
+        lambda rows: [{"query": "Q", "start": 1, "end": 2, "image": "a.png"} for _ in rows],
+        ConfigError,
+        r"'start' and 'end' are two columns; write them into one",
+    ),
     ("no rows", lambda _: [], DataError, r"rows\.jsonl: has no rows"),
 ]
 

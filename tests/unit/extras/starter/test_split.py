@@ -35,12 +35,6 @@ def parts(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return first, second
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_no_medium_is_in_both_parts_whatever_its_name(here: Path):
     path = write(here, 20, 4)
     done = split(path, 20, Path("out"), SETTINGS, here)

@@ -31,7 +31,6 @@ def write_maths(path: Path, count: int = 80, first: int = 0) -> Path:
     return path
 
 
-@pytest.mark.not_fast
 def test_maths_in_parquet_is_split_by_content(new: Callable[..., str], here: Path):
     told = new("--data", str(write_maths(here / "train.parquet")))
     cfg = passes()
@@ -48,7 +47,6 @@ def test_maths_in_parquet_is_split_by_content(new: Callable[..., str], here: Pat
     assert "next: vlmrl check mine.yaml" in told
 
 
-@pytest.mark.not_fast
 def test_few_rows_keep_their_file_and_get_a_folder_for_the_pictures(new: Callable[..., str], here: Path):
     told = new("--data", str(write_maths(here / "train.parquet", 12)))
     cfg = passes()
@@ -58,7 +56,6 @@ def test_few_rows_keep_their_file_and_get_a_folder_for_the_pictures(new: Callabl
     assert "no rows are held out, since 12 are few" in told
 
 
-@pytest.mark.not_fast
 def test_held_out_rows_of_ones_own(new: Callable[..., str], here: Path):
     write_maths(here / "train.parquet", 12)
     write_maths(here / "val.parquet", 6, first=50)
@@ -68,7 +65,6 @@ def test_held_out_rows_of_ones_own(new: Callable[..., str], here: Path):
     assert (cfg.eval.source.path, cfg.eval.source.answer_type) == ("val.parquet", "math")
 
 
-@pytest.mark.not_fast
 def test_a_leak_is_refused_and_nothing_is_left(new: Callable[..., str], here: Path):
     write_maths(here / "train.parquet", 12)
     write_maths(here / "val.parquet", 6, first=8)
@@ -80,7 +76,6 @@ def test_a_leak_is_refused_and_nothing_is_left(new: Callable[..., str], here: Pa
 # ---- choices, texts, CSV, conversations ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.not_fast
 def test_choices_in_lines_with_pictures_in_a_folder_beside(new: Callable[..., str], here: Path):
     rows: Rows = []
     for i in range(20):
@@ -93,7 +88,6 @@ def test_choices_in_lines_with_pictures_in_a_folder_beside(new: Callable[..., st
     assert (source.answer_type, source.media_root) == ("choice", "data/photos")
 
 
-@pytest.mark.not_fast
 def test_a_table_of_questions(new: Callable[..., str], here: Path):
     with (here / "vqa.csv").open("w", newline="") as file:
         table = csv.writer(file)
@@ -108,7 +102,6 @@ def test_a_table_of_questions(new: Callable[..., str], here: Path):
     assert "12 of 12 answers are numbers or texts" in told
 
 
-@pytest.mark.not_fast
 def test_conversations_of_llava(new: Callable[..., str], here: Path):
     rows: Rows = []
     for i in range(10):
@@ -124,7 +117,6 @@ def test_conversations_of_llava(new: Callable[..., str], here: Path):
     assert "5 of 10 conversations have several turns" in told
 
 
-@pytest.mark.not_fast
 def test_long_answers_are_paid_by_their_words(new: Callable[..., str], here: Path):
     picture(here / "a.png", 1)
     answer = "A brown dog sits on a green lawn and looks at number"
@@ -134,7 +126,6 @@ def test_long_answers_are_paid_by_their_words(new: Callable[..., str], here: Pat
     assert "in the median of 13 words" in told
 
 
-@pytest.mark.not_fast
 def test_rows_of_our_own_say_all_themselves(new: Callable[..., str], here: Path, tiny_files: tuple[Path, Path]):
     told = new("--data", str(tiny_files[1] / "train.jsonl"), "--eval", str(tiny_files[1] / "test.jsonl"))
     cfg = passes()
@@ -144,7 +135,6 @@ def test_rows_of_our_own_say_all_themselves(new: Callable[..., str], here: Path,
     assert cfg.stages[0].rewards[0].name == "temporal_iou"
 
 
-@pytest.mark.not_fast
 def test_options_within_the_question_of_rows_elsewhere(new: Callable[..., str], here: Path):
     """Paths of the whole machine, and letters whose options stand in the question."""
     for i in range(10):
@@ -157,7 +147,6 @@ def test_options_within_the_question_of_rows_elsewhere(new: Callable[..., str], 
     assert (source.answer_type, source.media_root) == ("choice", "far/away")
 
 
-@pytest.mark.not_fast
 def test_many_rows_without_media(new: Callable[..., str], here: Path):
     """400 of them are looked at, and 200 of each part are checked."""
     lines(here / "rows.jsonl", [{"query": f"What is {i} and {i}?", "response": str(2 * i), "kind": {"deep": i}} for i in range(500)])
@@ -168,13 +157,11 @@ def test_many_rows_without_media(new: Callable[..., str], here: Path):
     assert "checked: 400 of 500 rows" in told
 
 
-@pytest.mark.not_fast
 def test_long_prompts_are_told(new: Callable[..., str], here: Path):
     lines(here / "rows.jsonl", [{"query": f"What is {i}? " + "word " * (9000 if i == 3 else 1), "response": "x"} for i in range(8)])
     assert "7 can be used, left out: 1 overlong" in new("--data", "rows.jsonl")
 
 
-@pytest.mark.not_fast
 def test_messages_under_another_name(new: Callable[..., str], here: Path):
     picture(here / "a.png", 1)
     talk = [{"role": "user", "content": "Which colour?"}, {"role": "assistant", "content": "red"}]
@@ -284,7 +271,6 @@ def test_lines_that_are_no_json(new: Callable[..., str], here: Path):
         new("--data", "rows.jsonl")
 
 
-@pytest.mark.not_fast
 def test_a_column_that_was_asked_for_is_taken(new: Callable[..., str], here: Path):
     lines(here / "rows.jsonl", [{**row, "output": "blue"} for row in vqa(here)])
     new("--data", "rows.jsonl", "--columns", "{prompt: question, answer: output, images: image}")

@@ -42,7 +42,6 @@ def screens(here: Path, frame: str, *, size: tuple[int, int] = (1280, 720), coun
     return here / "train.json"
 
 
-@pytest.mark.not_fast
 @pytest.mark.parametrize("frame", ["pixel", "norm1000", "norm1"])
 def test_click_boxes_on_screens(frame: str, new: Callable[..., str], here: Path):
     screens(here, frame)
@@ -56,7 +55,6 @@ def test_click_boxes_on_screens(frame: str, new: Callable[..., str], here: Path)
     assert "14 of 14 answers are boxes to click on" in told
 
 
-@pytest.mark.not_fast
 def test_boxes_as_coco_writes_them(new: Callable[..., str], here: Path):
     rows: Rows = []
     for i, (x1, y1, x2, y2) in enumerate(boxes(30, (400, 300), random.Random(1), side=40)):
@@ -70,7 +68,6 @@ def test_boxes_as_coco_writes_them(new: Callable[..., str], here: Path):
     assert cfg.stages[0].rewards[0].name == "box_iou"
 
 
-@pytest.mark.not_fast
 def test_a_frame_that_cannot_be_told_is_asked_for(new: Callable[..., str], here: Path):
     screens(here, "pixel", size=(1000, 1000))
     with pytest.raises(ConfigError, match=r"as pixels and as thousandths of the sides alike.*frame=pixel or frame=norm1000"):
@@ -97,7 +94,6 @@ def test_a_box_or_a_point_is_asked_for(new: Callable[..., str], here: Path):
         new("--data", "train.json")
 
 
-@pytest.mark.not_fast
 @pytest.mark.parametrize(("task", "answer_type", "reward"), [("boxes", "bbox", "box_iou"), ("clicks", "point", "point_in_box")])
 def test_the_task_decides_it(task: str, answer_type: str, reward: str, new: Callable[..., str], here: Path):
     path = screens(here, "pixel")
@@ -107,7 +103,6 @@ def test_the_task_decides_it(task: str, answer_type: str, reward: str, new: Call
     assert (stage.source.answer_type, stage.rewards[0].name) == (answer_type, reward)
 
 
-@pytest.mark.not_fast
 def test_points(new: Callable[..., str], here: Path):
     rng = random.Random(0)
     rows: Rows = []
@@ -135,7 +130,6 @@ def films(here: Path, factor: float = 1, count: int = 6) -> Path:
     return lines(here / "train.jsonl", rows)
 
 
-@pytest.mark.not_fast
 @pytest.mark.parametrize(("factor", "said"), [(1, {"time_unit": "s"}), (1000, {"time_unit": "ms"})])
 def test_spans_of_videos(factor: float, said: dict[str, Any], new: Callable[..., str], here: Path):
     films(here, factor)

@@ -123,9 +123,9 @@ walk 'exact' vlmrl compare runs/toy_video/stages/suites/sft-toy_video runs/toy_v
 video="$(dirname "$rows")/$(python -c 'import json, sys; print(json.loads(open(sys.argv[1]).readline())["video"])' "$rows")"
 question="$(python -c 'import json, sys; print(json.loads(open(sys.argv[1]).readline())["prompt"])' "$rows")"
 walk 'answer' vlmrl serve runs/toy_video/final --ask "$question" --video "$video" --out answer.png
-walk 'mine.yaml' vlmrl init mine --task video_qa
+walk 'mine.yaml' vlmrl new mine --task video_qa
 walk 'recipe: ok' vlmrl check mine.yaml --no-data
-walk 'first_steps.ipynb' vlmrl examples
+walk 'first_steps.ipynb' vlmrl new --examples examples
 cp "$ROOT/tests/support/notebooks.py" "$at/" # Python looks for modules beside its script, and the checkout's are none of a user's
 for name in your_data first_steps; do
   mkdir -p "books/$name"

@@ -156,7 +156,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
     "rapidocr": ("extras.agents.ocr",),
-    "huggingface_hub": ("extras.publish.hub",),
+    "huggingface_hub": ("extras.publish.hub", "extras.starter.models"),
     "vllm": ("extras.vllm", "extras.families.conform.engine"),
     "bitsandbytes": ("extras.scale.adamw8bit", "policy.nf4"),
     "deepspeed": ("extras.scale",),

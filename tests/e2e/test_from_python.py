@@ -10,7 +10,7 @@ import pytest
 import vlmrl
 from tests.support import runs
 from vlmrl import cli
-from vlmrl.cli.init import write_starter
+from vlmrl.extras.starter.recipe import write_starter
 
 SUITE = """id: tiny
 version: 1
@@ -46,8 +46,8 @@ def test_a_starter_with_its_data_passes_the_check(tiny_files: tuple[Path, Path],
     """The whole of `vlmrl check` on a generated world: media, prompts, gold and junk answers under the starter's rewards."""
     model, world = tiny_files
     monkeypatch.chdir(tmp_path)
-    write_starter(Path("mine.yaml"), "mine", task="grounding", model=str(model), data=world / "train.jsonl")
-    monkeypatch.setattr(sys, "argv", ["vlmrl", "check", "mine", "--html", "rows.html", "media.max_pixels=4704"])
+    write_starter(Path("mine.yaml"), "mine", task="grounding", model=str(model))
+    monkeypatch.setattr(sys, "argv", ["vlmrl", "check", "mine", "--html", "rows.html", "media.max_pixels=4704", f"data.root={world}"])
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert not stop.value.code

@@ -31,8 +31,7 @@ app = typer.Typer(
     "or data of a run changed.",
 )
 COMMANDS = (
-    "vlmrl.cli.init",
-    "vlmrl.cli.examples",
+    "vlmrl.extras.starter.command",
     "vlmrl.cli.check",
     "vlmrl.extras.plan.command",
     "vlmrl.cli.train",

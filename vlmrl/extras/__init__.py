@@ -33,6 +33,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "csv": "vlmrl.extras.importers.delimited:records",
         "tsv": "vlmrl.extras.importers.delimited:records",
     },
+    "names of columns": {"usual": "vlmrl.extras.importers.hints:USUAL"},
     "page": {
         "run": "vlmrl.extras.pages.run_page:write_report",
         "evaluation": "vlmrl.extras.pages.pictures:PictureRecorder",

@@ -39,8 +39,7 @@ def family_of(model_type: str, path: str) -> Family:
 
 
 CHOICES: Catalogue[Callable[[str, str, str | None], Family]] = Catalogue(
-    "family",
-    {"qwen_vl": lambda model_type, path, _: family_of(model_type, path)},
+    "family", {"qwen_vl": lambda model_type, path, _: family_of(model_type, path)}
 )
 """What `model.family` may name, beside `auto`: (model type, path, revision) -> family."""
 

@@ -38,10 +38,7 @@ def unaided(groups: Sequence[tuple[int, ScoredGroup]]) -> dict[str, float]:
     everyone = [pair for of_rank in dist.gather(mine) for pair in of_rank]
     values = [value for value, _ in everyone if value is not None]
     lengths = [length for _, length in everyone]
-    return {
-        "reward": sum(values) / max(1, len(values)),
-        "completions/mean_length": sum(lengths) / max(1, len(lengths)),
-    }
+    return {"reward": sum(values) / max(1, len(values)), "completions/mean_length": sum(lengths) / max(1, len(lengths))}
 
 
 def share_with_given_row(groups: Sequence[tuple[int, ScoredGroup]]) -> float:

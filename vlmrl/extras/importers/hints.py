@@ -7,15 +7,22 @@ from typing import Any
 
 from vlmrl.errors import RowError
 
-_GUESSES: dict[str, tuple[str, ...]] = {
-    "prompt": ("question", "query", "instruction", "prompt", "problem", "user", "text", "input"),
-    "answer": ("answer", "response", "output", "solution", "completion", "label", "target", "ground_truth", "caption", "answers"),
-    "images": ("image", "images", "img", "image_path", "img_path", "image_file", "image_paths", "picture", "file_name", "filename"),
-    "videos": ("video", "videos", "video_path", "clip", "video_file", "vid"),
-    "options": ("options", "choices", "candidates"),
-    "id": ("id", "uid", "question_id", "qid", "index", "sample_id"),
+USUAL: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "prompt": (("question", "query", "instruction", "prompt", "problem"), ("user", "text", "input", "request", "sentence")),
+    "answer": (
+        ("answer", "response", "output", "solution", "ground_truth", "bbox", "box", "boxes", "bbox_2d", "point", "points", "point_2d")
+        + ("click", "timestamps", "timestamp", "span", "segment"),
+        ("completion", "label", "target", "caption", "answers", "gold", "time"),
+    ),
+    "images": (
+        ("image", "images", "img", "image_path", "img_path", "image_file", "image_paths", "screenshot", "screenshots", "screen"),
+        ("picture", "pictures", "photo", "file_name", "filename", "file"),
+    ),
+    "videos": (("video", "videos", "video_path", "clip", "video_file"), ("vid",)),
+    "options": (("options", "choices", "candidates"), ()),
+    "id": (("id", "uid", "question_id", "qid", "index", "sample_id"), ()),
 }
-"""Our key -> columns that usually mean it, the surest first."""
+"""Our key -> columns that mean it, and columns that do where there is none of these; the surest first."""
 _OURS = ("answer_type", "task", "gt")
 """Keys by which a row of our own schema with something missing is known."""
 
@@ -60,8 +67,8 @@ def unknown_shape(row: Mapping[str, Any], known: list[str]) -> RowError | None:
 def suggestion(row: Mapping[str, Any]) -> str:
     """`columns: {...}` for the keys of a row, with ? where none of them looks right."""
     out: dict[str, str] = {}
-    for ours, names in _GUESSES.items():
-        found = next((name for name in names if name in row and name not in out.values()), None)
+    for ours, (sure, less) in USUAL.items():
+        found = next((name for name in (*sure, *less) if name in row and name not in out.values()), None)
         if found is not None:
             out[ours] = found
     letters = [letter for letter in "ABCDEFGH" if letter in row]

@@ -1,4 +1,4 @@
-"""The command `examples`: a copy of every example, and nothing that is there is touched."""
+"""`vlmrl new --examples`: a copy of every example, and nothing that is there is touched."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from vlmrl.cli import app
-from vlmrl.cli.examples import copied, files
 from vlmrl.errors import ConfigError
+from vlmrl.extras.starter.examples import copied, files
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_every_example_is_copied(tmp_path: Path):
-    done = CliRunner().invoke(app, ["examples", str(tmp_path / "mine")])
+    done = CliRunner().invoke(app, ["new", "--examples", str(tmp_path / "mine")])
     assert done.exit_code == 0, done.output
     here = {path.relative_to(ROOT / "examples") for path in (ROOT / "examples").rglob("*") if path.is_file()}
     assert set(files()) == {path for path in here if "__pycache__" not in path.parts}

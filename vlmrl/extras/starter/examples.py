@@ -1,11 +1,8 @@
-"""The command `examples`: a copy of the notebooks, plugins and recipes that the documentation speaks of."""
+"""Copies the notebooks, plugins and recipes that the documentation speaks of."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from vlmrl import fs, paths
 from vlmrl.errors import ConfigError
@@ -13,22 +10,8 @@ from vlmrl.errors import ConfigError
 FOLDER = "examples"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("examples")(examples)
-
-
-def examples(to: Annotated[Path, typer.Argument(help="Folder to write to; made if it is not there")] = Path(FOLDER)) -> None:
-    """Copy the examples into a folder: three notebooks, and plugins, recipes and suites to begin from. No file is overwritten.
-
-    Example: vlmrl examples examples
-    """
-    for file in copied(to):
-        typer.echo(file)
-
-
 def files() -> list[Path]:
-    """The examples, relative to their folder."""
+    """List the examples, relative to their folder."""
     source = paths.shipped(FOLDER)
     found = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
     return sorted(path for path in found if "__pycache__" not in path.parts and path.suffix != ".pyc")

@@ -1,8 +1,9 @@
 """Every block of the documentation is checked: recipes load, commands parse, code compiles and its imports are there.
 
 A block says how it is checked behind its language: `yaml recipe`, `yaml fragment=stages.rl` (merged into a minimal recipe there,
-with `plugin=MODULE` if it needs one, and `needs=PACKAGE` where it is skipped without that package), `yaml suite`, `python quote=FILE` (its
-lines stand in that file), `python imports` (they are there; with `needs=PACKAGE` likewise), `python run`. A block that no rule knows fails.
+with `plugin=MODULE` if it needs one, and `needs=PACKAGE` or `needs=browser` where it is skipped without), `yaml suite`,
+`python quote=FILE` and `html quote=FILE` (its lines stand in that file), `python imports` (they are there; with `needs=PACKAGE` likewise),
+`python run`. A block that no rule knows fails.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from vlmrl.config.load import load
 from vlmrl.data.row import parse_row
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path
+from vlmrl.extras.agents.browser.process import find_browser
 from vlmrl.paths import find
 
 ALLOWED = {
@@ -73,7 +75,9 @@ def yaml_block(block: Block, folder: Path) -> None:
     if kind == "recipe":
         check_recipe(block.text, folder)
     elif kind == "fragment":
-        if "needs" in how and importlib.util.find_spec(how["needs"]) is None:
+        if how.get("needs") == "browser" and find_browser() is None:
+            pytest.skip("there is no browser")
+        if how.get("needs", "browser") != "browser" and importlib.util.find_spec(how["needs"]) is None:
             pytest.skip(f"the package {how['needs']} is not installed")
         recipe = merged(yaml.safe_load(block.text), how[kind]) | ({"plugins": [how["plugin"]]} if "plugin" in how else {})
         check_recipe(yaml.safe_dump(recipe, sort_keys=False), folder)
@@ -89,17 +93,28 @@ def yaml_block(block: Block, folder: Path) -> None:
         raise AssertionError(f"{block}: say behind 'yaml' how it is checked: recipe, fragment=PATH, suite or protocol")
 
 
+def quoted(block: Block, file: str) -> None:
+    """The lines of the block stand in that file."""
+    source = [line.strip() for line in (ROOT / file).read_text(encoding="utf-8").splitlines()]
+    lines = [line.split("  #")[0].strip() for line in block.text.splitlines()]
+    lines = [line.removesuffix(" ...").removesuffix('"""').strip() for line in lines if line not in ("", "...", '"""')]
+    missing = [line for line in lines if not any(known.startswith(line) for known in source)]
+    assert not missing, f"{block}: these lines are not in {file}: {missing}"
+
+
+def html_block(block: Block, folder: Path) -> None:
+    kind, _, file = block.how.partition("=")
+    assert kind == "quote", f"{block}: say behind 'html' which file it quotes: quote=FILE"
+    quoted(block, file)
+
+
 def python_block(block: Block, folder: Path) -> None:
     how = dict(word.partition("=")[::2] for word in block.how.split())
     kind, file = next(iter(how.items()), ("", ""))
     if "needs" in how and importlib.util.find_spec(how["needs"]) is None:
         pytest.skip(f"the package {how['needs']} is not installed")
     if kind == "quote":
-        source = [line.strip() for line in (ROOT / file).read_text(encoding="utf-8").splitlines()]
-        lines = [line.split("  #")[0].strip() for line in block.text.splitlines()]
-        lines = [line.removesuffix(" ...").removesuffix('"""').strip() for line in lines if line not in ("", "...", '"""')]
-        missing = [line for line in lines if not any(known.startswith(line) for known in source)]
-        assert not missing, f"{block}: these lines are not in {file}: {missing}"
+        quoted(block, file)
         return
     tree = ast.parse(block.text, filename=str(block))
     for node in ast.walk(tree):
@@ -218,6 +233,7 @@ RULES: dict[str, Callable[[Block, Path], None]] = {
     "yaml": yaml_block,
     "python": python_block,
     "json": json_block,
+    "html": html_block,
     "bash": shell_block,
     "sh": shell_block,
     "indented": shell_block,

@@ -180,6 +180,7 @@ class Episode:
         self._process = None
         if lost.last or self.attempt >= self._host.settings.retries:
             self._fault = Reply(fault=lost.reason, detail=lost.detail)
+            self._host.said = "".join(lost.detail.strip().splitlines()[-1:])
             self._host.count(self._host.faults, lost.reason)
         else:
             self.attempt += 1
@@ -204,6 +205,7 @@ class _Host:
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="environment")
         self.process: WorkerProcess | None = None
         self.identity: Mapping[str, str] = {}
+        self.said = ""
         self.faults: Counter[str] = Counter()
         self.retried: Counter[str] = Counter()
         self.started = self.running = self.opened = 0
@@ -300,6 +302,11 @@ class EnvPool:
     def retried(self) -> Counter[str]:
         """Attempts that failed and were made again, by reason."""
         return sum((host.counted(host.retried) for host in self._hosts), Counter[str]())
+
+    @property
+    def said(self) -> str:
+        """Last line of what was told of a fault; empty before the first."""
+        return next((host.said for host in self._hosts if host.said), "")
 
     @property
     def started(self) -> int:

@@ -98,7 +98,11 @@ class FaultWatch:
         """
         before = self.identity
         if before and identity and before != dict(identity):
-            raise CheckpointError(f"environment: it was {before} when the run began, and is {dict(identity)} now; put it back")
+            was, now = (
+                {name: value for name, value in one.items() if value != other.get(name)}
+                for one, other in ((before, identity), (identity, before))
+            )
+            raise CheckpointError(f"environment: it was {was} when the run began, and is {now} now; put it back")
         self.identity = before or dict(identity)
 
     def finish(self, step: int, faults: int, episodes: int) -> None:
@@ -171,7 +175,9 @@ class EpisodeCollector(Collector):
         self.watch.same(self.table.pool.identity)
         for group, played in zip(batch.ids, every, strict=True):
             self.watch.count(batch.step, group, played)
-        self.watch.judge(batch.step, fresh, f"; retried so far: {sum(self.table.pool.retried.values())}", last=batch.last)
+        said = self.table.pool.said
+        detail = f"; retried so far: {sum(self.table.pool.retried.values())}" + (f"; the last said: {said}" if said else "")
+        self.watch.judge(batch.step, fresh, detail, last=batch.last)
         for number, played in enumerate(every):
             one.pending[number] = self._played(batch, number, played, version)
             one.futures.append(thread.submit(self._score_group, one.pending[number]))

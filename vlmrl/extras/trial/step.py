@@ -1,8 +1,8 @@
 """A dry step: each method that is not ours is called twice on two small made-up groups, so that `vlmrl check` finds what cannot run.
 
 It tells code that fails on any step (a name or a field that does not exist, a call that does not fit) from code that these groups may not
-suit: the first is a problem, the second a note. Rewards are tried on rows of the recipe instead; group losses, samplers, budgets,
-strategies, environments and constraints are not called.
+suit: the first is a problem, the second a note. Rewards are tried on rows of the recipe instead; an environment looks at its arguments and
+is not started; group losses, samplers, budgets, strategies and constraints are not called.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ def try_methods(cfg: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
     problems: list[str] = []
     notes: list[str] = []
     named = [(stage, *method) for stage in cfg.stages for method in of_stage(stage)]
+    for _, where, slot, method in named:
+        if slot == "environment":
+            problems += _world_problems(found[slot].get(method.name), where, method.arguments)
     theirs = [(*one, found[one[2]].get(one[3].name)) for one in named if one[2] in _CALLS]
     for stage, where, slot, method, entry in theirs:
         if not entry.ours:
@@ -55,6 +58,17 @@ def try_methods(cfg: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
     if problems:
         raise ConfigError(problems)
     return notes
+
+
+def _world_problems(entry: Entry[Any], where: str, arguments: Mapping[str, Any]) -> list[str]:
+    """What an environment finds wrong with its arguments where it begins, such as a folder that is not there."""
+    tasks = entry.extra.get("tasks")
+    try:
+        if callable(tasks):
+            tasks(**arguments)
+    except ConfigError as error:
+        return [f"{where}: {problem}" for problem in error.problems]
+    return []
 
 
 def _certain(error: Exception, needs: Sequence[str]) -> bool:

@@ -64,6 +64,19 @@ def test_time_stands_still_but_for_what_is_let_pass(browser: Browser):
     page.close()
 
 
+TELLERS = """[new Intl.DateTimeFormat('en-US', {timeStyle: 'medium'}).format(), new Intl.DateTimeFormat('en-US').formatToParts()[0].value,
+  window.Temporal ? Temporal.Now.plainTimeISO().toString() : '22:13:20', document.lastModified]"""
+
+
+def test_whatever_tells_the_time_tells_the_pages_own(browser: Browser):
+    page = own_page(browser, "")
+    assert page.run(TELLERS) == ["10:13:20 PM", "11", "22:13:20", "11/14/2023 22:13:20"]
+    page.advance(5000)
+    assert page.run(TELLERS)[0] == "10:13:25 PM"
+    assert page.run("new Intl.DateTimeFormat('en-US').format(0)") == "1/1/1970"
+    page.close()
+
+
 def test_what_never_lets_time_pass_is_an_error(browser: Browser):
     page = own_page(browser, "<script>for (let n = 0; n < 300; n++) setInterval(() => 0, 1)</script>")
     with pytest.raises(BrowserError, match="more than 20000 callbacks"):
@@ -92,6 +105,8 @@ def test_a_page_reaches_nothing_but_what_is_served(browser: Browser):
     page.screenshot()
     assert page.run("location.href") == OWN, "a link leads nowhere, also where it is served"
     assert OWN + "other" in page.refused
+    assert OWN + "other" not in page.lacking, "where a link leads is not something to load"
+    assert {OWN + "missing.txt", "http://10.0.0.1/x.png", "ws://127.0.0.1:22/"} <= set(page.lacking)
     page.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import os
@@ -248,18 +247,6 @@ def test_three_pages_keep_everything():
 def test_a_page_that_is_used_again_begins_otherwise():
     done = look(["click-tab", "email-inbox", "use-spinner"], 4, 3, fresh_page=False)
     assert not done.found["reset"].ok, done.lines()
-
-
-@needs_miniwob
-def test_pictures_of_styles_come_with_the_style_and_others_stay():
-    """A relative path is one beside the page; what is no picture, or not there, stays as it is."""
-    (name,) = [path for path in world.contents() if path.endswith("social-media/like-hover.png")]
-    css = b"a:hover { content:url(../common/special/social-media/like-hover.png) } b { src: url(x.woff) } c { background: url(no.png) }"
-    written = world.styled("miniwob/any.html", css)
-    start = written.index(b"base64,") + len(b"base64,")
-    assert base64.b64decode(written[start : written.index(b")", start)]) == world.contents()[name]
-    assert written[written.index(b" } b") :] == css[css.index(b" } b") :]
-    assert world.styled("any.js", css) == css
 
 
 @needs_miniwob

@@ -141,3 +141,13 @@ def test_methods_of_the_package_are_not_called() -> None:
     stage = SimpleNamespace(name="rl", advantage=Method(name="grpo"))
     assert api.TRIALS["trial"](SimpleNamespace(stages=[stage]), {"advantage": known}) == []
     assert not calls
+
+
+def test_an_environment_looks_at_its_arguments(tmp_path: Path) -> None:
+    """What names nothing is a problem of the recipe, with its place."""
+    stage = SimpleNamespace(name="rl", environment=Method.model_validate({"name": "web_page", "folder": str(tmp_path)}))
+    cfg: Any = SimpleNamespace(stages=[stage])
+    with pytest.raises(ConfigError, match=rf"stages\.rl\.environment: environment 'web_page': folder '{tmp_path}': it has no index\.html"):
+        try_methods(cfg, FOUND)
+    (tmp_path / "index.html").write_text("<p>")
+    assert try_methods(cfg, FOUND) == []

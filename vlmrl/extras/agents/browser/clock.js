@@ -24,9 +24,31 @@
     get: (target, name) => name === 'now' ? () => Math.floor(epoch + now) : Reflect.get(target, name),
   });
   RealDate.prototype.constructor = window.Date;
+  // what else tells the time without being given one
+  const format = Intl.DateTimeFormat.prototype, {get: formatter} = Object.getOwnPropertyDescriptor(format, 'format'), parts = format.formatToParts;
+  Object.defineProperty(format, 'format', {get() { const f = formatter.call(this); return d => f(d === undefined ? window.Date.now() : d); }});
+  format.formatToParts = function (d) { return parts.call(this, d === undefined ? window.Date.now() : d); };
+  Object.defineProperty(Document.prototype, 'lastModified', {get: () => new window.Date(epoch).toLocaleString('en-US', {hour12: false}).replace(',', '')});
+  if (window.Temporal) {
+    const instant = () => Temporal.Instant.fromEpochMilliseconds(window.Date.now());
+    const zonedDateTimeISO = (zone = 'UTC') => instant().toZonedDateTimeISO(zone);
+    Object.assign(Temporal.Now, {
+      instant, zonedDateTimeISO,
+      plainDateTimeISO: zone => zonedDateTimeISO(zone).toPlainDateTime(),
+      plainDateISO: zone => zonedDateTimeISO(zone).toPlainDate(),
+      plainTimeISO: zone => zonedDateTimeISO(zone).toPlainTime(),
+    });
+  }
   const task = () => new Promise(done => { channel.port1.onmessage = done; channel.port2.postMessage(0); });
   window.__clock = {
     errors: [],
+    task,
+    // for a script that waits: the number of the timer that comes next, and how long until the first due of those from there on
+    mark: () => next,
+    due(mark) {
+      const at = [...timers].filter(([i, t]) => i >= mark && t.every === null).map(([, t]) => t.at);
+      return at.length ? Math.max(0, Math.min(...at) - now) : null;
+    },
     async advance(d) {
       const end = now + d;
       let calls = 0;

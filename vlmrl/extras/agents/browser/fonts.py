@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any
 
@@ -13,6 +14,7 @@ TEXT = "Hamburgefonstiv 0123456789 \u2192\u00e9\u4e2d"
 _URL = "http://fonts.invalid/"
 
 
+@functools.cache
 def drawn_with(browser: Browser) -> str:
     """Names of the fonts that `FAMILIES` come to, and the hash of a sample's pixels."""
     lines = "".join(f'<p style="margin:0;font:12px {family!r}">{TEXT} <b>bold</b> <i>italic</i></p>' for family in FAMILIES)

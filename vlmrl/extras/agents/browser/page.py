@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -62,17 +62,20 @@ _DECODED = "(async () => { await Promise.all([...document.images].map(i => i.dec
 class Page:
     """One page, used by one thread. A fresh context holds it: no cookie, cache or storage of another page."""
 
-    def __init__(self, browser: Browser, serve: Serve, *, width: int, height: int):
-        """An empty page of so many pixels."""
+    def __init__(self, browser: Browser, serve: Serve, *, width: int, height: int, scripts: Sequence[str] = ()):
+        """An empty page of so many pixels. `scripts` run before those of the page, behind ours."""
         self._browser, self._serve = browser, serve
         self.width, self.height = width, height
         self.refused: list[str] = []
         """What the page asked for and did not get."""
+        self.lacking: list[str] = []
+        """Of these, what it wanted to load; not where a link or a form wanted to lead."""
         self.errors: list[str] = []
         """Exceptions of its scripts."""
         self._url: str | None = None
         self._loaded = self._crashed = False
-        self._loading: set[str] = set()
+        self._loading: dict[str, str] = {}
+        """Number of a request that is under way -> its URL."""
         self._held = ""
         self._at: tuple[int, int] | None = None
         """Where actions left the pointer; None before the first."""
@@ -91,8 +94,7 @@ class Page:
             ("Emulation.setTimezoneOverride", {"timezoneId": "UTC"}),
             ("Emulation.setLocaleOverride", {"locale": "en-US"}),
             ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
-            ("Page.addScriptToEvaluateOnNewDocument", {"source": _clock()}),
-            ("Page.addScriptToEvaluateOnNewDocument", {"source": _source("pointer.js")}),
+            *(("Page.addScriptToEvaluateOnNewDocument", {"source": source}) for source in (_clock(), _pointer(), *scripts)),
         ):
             self.call(method, parameters)
 
@@ -136,6 +138,11 @@ class Page:
     def advance(self, milliseconds: float) -> None:
         """Let the page's clock run: what falls due is called in order."""
         self.run(f"__clock.advance({milliseconds})")
+
+    @property
+    def loading(self) -> bool:
+        """Whether something that it asked for is still to come."""
+        return bool(self._loading)
 
     def settle(self) -> None:
         """Wait until all that the page asked for has come or failed, and its pictures are decoded."""
@@ -231,24 +238,37 @@ class Page:
         if method == "Fetch.requestPaused":
             self._paused(parameters)
         elif method == "Network.requestWillBeSent":
-            self._loading.add(parameters["requestId"])
+            self._loading[parameters["requestId"]] = parameters["request"]["url"]
         elif method in ("Network.loadingFinished", "Network.loadingFailed"):
-            self._loading.discard(parameters["requestId"])
+            url = self._loading.pop(parameters["requestId"], None)
+            if url is not None and "blockedReason" in parameters and url not in self.refused:
+                self._refuse(url)  # by the browser before it came to `_paused`: a file of this machine, what is not encrypted
         elif method == "Page.loadEventFired":
             self._loaded = True
         elif method == "Runtime.exceptionThrown":
             details = parameters["exceptionDetails"]
-            self.errors.append(str(details.get("exception", {}).get("description") or details.get("text"))[:300])
+            told = str(details.get("exception", {}).get("description") or details.get("text"))[:300]
+            # an error of syntax has no stack
+            where = "" if "\n" in told or not details.get("url") else f"\n    at {details['url']}:{details['lineNumber'] + 1}"
+            self.errors.append(told + where)
+        elif method == "Network.webSocketCreated":  # the browser lets it reach nothing (process.ISOLATION)
+            self._refuse(parameters["url"])
         elif method == "Inspector.targetCrashed":
             self._crashed = True
+
+    def _refuse(self, url: str, *, leads_away: bool = False) -> None:
+        self.refused.append(url)
+        if not leads_away:
+            self.lacking.append(url)
 
     def _paused(self, asked: Mapping[str, Any]) -> None:
         """Answer from memory, or refuse. A document other than the one that is being opened is refused so that the page stays."""
         url, request = asked["request"]["url"], asked["requestId"]
         document = asked["resourceType"] == "Document"
-        served = None if document and url != self._url else self._serve(url)
+        of_page = asked["frameId"] == self._target
+        served = None if document and (url != self._url or not of_page) else self._serve(url)
         if served is None:
-            self.refused.append(url)
+            self._refuse(url, leads_away=document and of_page)
             reason = "Aborted" if document else "BlockedByClient"
             self._browser.pipe.tell("Fetch.failRequest", {"requestId": request, "errorReason": reason}, self._session)
             return
@@ -258,9 +278,14 @@ class Page:
         self._browser.pipe.tell("Fetch.fulfillRequest", answer, self._session)
 
 
-def _source(name: str) -> str:
+def source(name: str) -> str:
+    """A script of this folder."""
     return resources.files("vlmrl.extras.agents.browser").joinpath(name).read_text(encoding="utf-8")
 
 
+def _pointer() -> str:
+    return source("pointer.js")
+
+
 def _clock() -> str:
-    return _source("clock.js").replace("EPOCH", json.dumps(EPOCH)).replace("LIMIT", json.dumps(CALLBACKS))
+    return source("clock.js").replace("EPOCH", json.dumps(EPOCH)).replace("LIMIT", json.dumps(CALLBACKS))

@@ -11,39 +11,34 @@ left button from one turn to another, which drags; `key` is one key, with modifi
 
 from __future__ import annotations
 
-import base64
 import functools
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
-import posixpath
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from vlmrl.errors import ConfigError
+from vlmrl.extras.agents.browser.actions import EXPLANATION, act, propose
+from vlmrl.extras.agents.browser.files import Files, read_files
 from vlmrl.extras.agents.browser.fonts import drawn_with
 from vlmrl.extras.agents.browser.page import Page
 from vlmrl.extras.agents.browser.pipe import BrowserError
-from vlmrl.extras.agents.browser.process import INSTALL, Browser, find_browser, missing_browser, shared_browser
-from vlmrl.extras.agents.gui import pixel, read_key
+from vlmrl.extras.agents.browser.process import INSTALL, find_browser, missing_browser, shared_browser
 from vlmrl.extras.agents.protocol import Observation, Outcome, Transition
-from vlmrl.metrics.gui import Action, parse_action
+from vlmrl.metrics.gui import parse_action
 from vlmrl.protocols import environment
 from vlmrl.rng import key
 
 VERSION = "2"
 ORIGIN = "http://miniwob.invalid/"
 WIDTH, HEIGHT = 160, 210
-LONGEST_TEXT = 500
-"""Characters that one action types; more is no action."""
-SCROLL = 100
-"""Pixels of one scroll."""
+MIDDLE = (WIDTH // 2, (HEIGHT + 50) // 2)
+"""Of the screen without the line that tells the task: where a scroll without a point is."""
 READY = 20
 """Most actions' worth of time that a page may take before it is ready."""
-TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".png": "image/png", ".gif": "image/gif"}
 
 SETS: Mapping[str, tuple[str, ...]] = {
     "click": (
@@ -80,21 +75,12 @@ HIDDEN: Mapping[str, str] = {
 }
 """Pages whose first screen is the same for different seeds, and what they hide. Some keep it in a closure: the seed stands for it."""
 
-EXPLANATION = (
-    'Answer with one action as JSON: {"action": "click", "coordinate": [x, y]} (also double_click, right_click, hover, press, release), '
-    '{"action": "type", "text": "..."}, {"action": "key", "text": "ctrl+a"}, {"action": "scroll", "direction": "down"} or '
-    '{"action": "wait"}. Coordinates go from 0 to 1000 along each side.'
-)
 _STYLE = "#click-canvas, #reward-display { display: none !important }"
-_STYLE_URL = re.compile(rb"""url\((['"]?)([^'")]+)\1\)""")
 _NO_QUERY = " #query, #query * { visibility: hidden !important }"
 _LOOK = """(() => {
   const said = core.getUtterance();
   return {goal: (said && said.utterance) || said, done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL, ready: WOB_TASK_READY};
 })()"""
-_PLACES = """(() => [...document.querySelectorAll('#area *')].map(e => [e, e.getBoundingClientRect()])
-  .filter(([e, r]) => r.width > 0 && r.height > 0 && !['OPTION', 'SCRIPT', 'STYLE'].includes(e.tagName))
-  .map(([e, r]) => [r.x + r.width / 2, r.y + r.height / 2]).filter(([x, y]) => x >= 0 && y >= 0 && x < WIDTH && y < HEIGHT))()"""
 
 Goal = Literal["screen", "text", "both"]
 
@@ -140,53 +126,11 @@ def names_of(pages: list[str] | str) -> tuple[str, ...]:
 
 
 @functools.cache
-def contents() -> Mapping[str, bytes]:
-    """Every file of the pages, by its path."""
+def files() -> Files:
+    """Every file of the pages."""
     at = folder()
     assert at is not None, "asked for after `names_of`"
-    return {path.relative_to(at).as_posix(): path.read_bytes() for path in sorted(at.rglob("*")) if path.is_file()}
-
-
-def serve(url: str) -> tuple[bytes, str] | None:
-    """What lies under the origin."""
-    if not url.startswith(ORIGIN):
-        return None
-    path = url.removeprefix(ORIGIN).partition("?")[0].partition("#")[0]
-    found = contents().get(path)
-    if found is None:
-        return None
-    return styled(path, found), TYPES.get(Path(path).suffix, "application/octet-stream")
-
-
-def styled(path: str, content: bytes) -> bytes:
-    """A page or a style sheet with the pictures of its styles in it.
-
-    A style that comes with the pointer (`:hover`) would load its picture then, and until it is there the element has no size: what lies
-    under the pointer would depend on how fast the machine is.
-    """
-    if Path(path).suffix not in (".html", ".css"):
-        return content
-
-    def picture(found: re.Match[bytes]) -> bytes:
-        named = found[2].decode("utf-8", "replace").partition("?")[0]
-        at = posixpath.normpath(posixpath.join(posixpath.dirname(path), named))
-        kind = TYPES.get(Path(at).suffix, "")
-        if at not in contents() or not kind.startswith("image/"):
-            return found[0]
-        return b"url(data:%s;base64,%s)" % (kind.encode(), base64.b64encode(contents()[at]))
-
-    return _STYLE_URL.sub(picture, content)
-
-
-@functools.cache
-def _pages_hash() -> str:
-    every = hashlib.sha256()
-    for path, content in contents().items():
-        every.update(f"{path}\0{len(content)}\0".encode() + content)
-    return every.hexdigest()[:16]
-
-
-_fonts: dict[Browser, str] = {}
+    return Files(ORIGIN, read_files(at))
 
 
 class MiniWob:
@@ -210,8 +154,6 @@ class MiniWob:
         self._pages, self._goal, self._explain, self._fresh_page = pages, goal, explain, fresh_page
         self._action_ms, self._wait_ms = action_ms, wait_ms
         self._browser = shared_browser(seconds=patience, sandbox=sandbox)
-        if self._browser not in _fonts:
-            _fonts[self._browser] = drawn_with(self._browser)
         self._page: Page | None = None
         self._name = ""
         self._seed = 0
@@ -223,16 +165,16 @@ class MiniWob:
             "environment": "miniwob",
             "version": VERSION,
             "miniwob": importlib.metadata.version("miniwob"),
-            "pages": _pages_hash(),
+            "pages": files().digest,
             "browser": self._browser.version,
-            "fonts": _fonts[self._browser],
+            "fonts": drawn_with(self._browser),
             "screen": f"{WIDTH}x{HEIGHT}",
         }
 
     def reset(self, task: Mapping[str, Any], seed: int) -> Observation:
         """A page with a problem of this seed. `task["page"]`: which; where it is not given, one of the environment's by the seed."""
         name = task.get("page") or self._pages[key(seed, "miniwob", "page") % len(self._pages)]
-        if serve(_url(name)) is None:
+        if files().serve(_url(name)) is None:
             raise ValueError(f"miniwob: the task's page is {name!r}, which is not there")
         used = self._page is not None and self._name == name and not self._fresh_page
         self._seed, self._name, self._done = seed, name, False
@@ -241,7 +183,7 @@ class MiniWob:
                 self._now.run("core.endEpisode(0); 1")
             else:
                 self.close()
-                self._page = Page(self._browser, serve, width=WIDTH, height=HEIGHT)
+                self._page = Page(self._browser, files().serve, width=WIDTH, height=HEIGHT)
                 self._page.open(_url(name))
                 style = _STYLE + (_NO_QUERY if self._goal == "text" else "")
                 self._page.run(
@@ -260,7 +202,7 @@ class MiniWob:
             raise RuntimeError("miniwob: a step after the end of the episode")
         parsed = parse_action(action)
         try:
-            if parsed is None or not self._act(parsed):
+            if parsed is None or not act(self._now, parsed, middle=MIDDLE):
                 return Transition(observation=self._observe(self._now.run(_LOOK)["goal"]), outcome="invalid")
             self._now.advance(self._wait_ms if parsed.kind == "wait" else self._action_ms)
             looked = self._now.run(_LOOK)
@@ -282,17 +224,7 @@ class MiniWob:
 
     def propose(self, n: int) -> str:
         """Mostly a click on something of the page; sometimes text, a key, a scroll, time, or a point anywhere."""
-        kind = n % 8
-        if kind == 5:
-            return json.dumps({"action": "type", "text": ("abc", "7", "a b")[n // 8 % 3]})
-        if kind == 6:
-            others = [{"action": "key", "text": "Tab"}, {"action": "scroll", "direction": "down"}, {"action": "wait"}]
-            return json.dumps(others[n // 8 % 3])
-        places = self._now.run(_PLACES.replace("WIDTH", str(WIDTH)).replace("HEIGHT", str(HEIGHT)))
-        if kind == 7 or not places:
-            return _click([n // 8 % 1001, n // 8009 % 1001])
-        x, y = places[n // 8 % len(places)]
-        return _click([round(1000 * x / WIDTH), round(1000 * y / HEIGHT)])
+        return propose(self._now, n, "#area *")
 
     @property
     def _now(self) -> Page:
@@ -328,67 +260,10 @@ class MiniWob:
             state = hashlib.sha256(screen + b"\0" + hidden.encode()).hexdigest()[:32]
         return Observation(text="\n".join(parts), screens=(screen,), state=state)
 
-    def _act(self, action: Action) -> bool:
-        """Do it; False where it is no action of this world, or lacks something."""
-        page, kind = self._now, action.kind
-        at = None if action.point is None else pixel(action.point, WIDTH, HEIGHT)
-        if action.point is not None and at is None:
-            return False
-        if kind in _POINTING:
-            if at is None:
-                return False
-            _POINTING[kind](page, *at)
-        elif kind == "input_text":
-            if not action.text or len(action.text) > LONGEST_TEXT:
-                return False
-            if at is not None:
-                page.click(*at)
-            page.type(action.text)
-        elif kind in ("key", "hotkey", "enter"):
-            pressed = read_key("enter" if kind == "enter" else action.text or "")
-            if pressed is None:
-                return False
-            page.key(*pressed)
-        elif kind == "scroll":
-            if action.direction not in _DIRECTIONS:
-                return False
-            x, y = at or (WIDTH // 2, (HEIGHT + 50) // 2)
-            page.scroll(x, y, *_DIRECTIONS[action.direction])
-        else:
-            return kind == "wait"
-        return True
-
 
 def outcome_of(reward: float, success_at: float) -> Outcome:
     """What an episode came to that the page ended with this reward."""
     return "success" if reward > 0 and reward >= success_at else "failure"
-
-
-_DIRECTIONS = {"down": (0, SCROLL), "up": (0, -SCROLL), "right": (SCROLL, 0), "left": (-SCROLL, 0)}
-
-
-def _press(page: Page, x: int, y: int) -> None:
-    page.mouse("mouseMoved", x, y)
-    page.mouse("mousePressed", x, y, button="left", count=1)
-
-
-def _release(page: Page, x: int, y: int) -> None:
-    page.mouse("mouseMoved", x, y)
-    page.mouse("mouseReleased", x, y, button="left", count=1)
-
-
-_POINTING = {
-    "click": lambda page, x, y: page.click(x, y),
-    "double_click": lambda page, x, y: page.click(x, y, count=2),
-    "right_click": lambda page, x, y: page.click(x, y, button="right"),
-    "hover": lambda page, x, y: page.mouse("mouseMoved", x, y),
-    "press": _press,
-    "release": _release,
-}
-
-
-def _click(point: list[int]) -> str:
-    return json.dumps({"action": "click", "coordinate": point})
 
 
 def _url(name: str) -> str:

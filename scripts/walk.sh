@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A new user's first walk: builds the wheel, installs it into a fresh environment with the CPU's pins, and runs the commands of the first
 # pages in an empty folder that has nothing else. Prints each with its seconds; exit code 1 if one failed or did not say what it should.
-#   bash scripts/walk.sh                whole: toy_video and two notebooks are trained as they stand
+#   bash scripts/walk.sh                whole: toy_video and three notebooks are trained as they stand
 #   bash scripts/walk.sh --quick        a few videos and steps each: that everything runs, not what it teaches
 #   bash scripts/walk.sh --in FOLDER    walk there, and leave everything; without it a folder is made and removed
 #   bash scripts/walk.sh --env FOLDER   an environment that holds what the wheel needs: the wheel alone is installed into it

@@ -142,8 +142,8 @@ def train(model: Path, data: Path, *, steps: int, rewards: Rewards = REWARDS) ->
 
 if __name__ == "__main__":
     from vlmrl.config.load import load as load_recipe
+    from vlmrl.extras.toy.base import prepare
     from vlmrl.run.ui import Ui
-    from vlmrl.toy.base import prepare
 
     places = prepare(load_recipe(Path("examples/tiny_loop.yaml"), []).config, Ui())
     for line in train(Path(places.model), places.data, steps=int(sys.argv[1])):

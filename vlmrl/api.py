@@ -85,18 +85,16 @@ def audited(config: Config, page: Path | None, ui: Ui, *, rows: bool = False) ->
     from vlmrl.evals.page import PAGES
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.run.audit import audit
-    from vlmrl.toy.base import world
-    from vlmrl.toy.kinds import tokenizer_corpus
-    from vlmrl.toy.model import build_model
+    from vlmrl.run.optional import TOY
 
     quiet_transformers()
     data, model = Path(config.data.root).expanduser(), config.model.path
     with tempfile.TemporaryDirectory() as scratch:
         if config.toy is not None and config.data.root == "toy":
-            data = world(config.toy.world, Path(config.toy.cache).expanduser(), ui)
+            data = TOY["world"](config.toy.world, Path(config.toy.cache).expanduser(), ui)
         if config.toy is not None and config.model.path == "toy":
             model = scratch
-            build_model(Path(scratch), seed=config.toy.base_seed, corpus=tokenizer_corpus(config.toy.world.kind))
+            TOY["untrained"](config.toy, Path(scratch))
         shown = None if page is None else PAGES["check"](budget=config.data.max_prompt_tokens)
         report = audit(config, model=model, data=data, ui=ui, page=shown, all_gold=rows)
     if page is not None and shown is not None:
@@ -115,14 +113,14 @@ def train(recipe: Recipe, overrides: Sequence[str] = (), *, quiet: bool = False)
         VlmrlError: as the command; what was saved stays.
     """
     loaded = load_recipe(recipe, overrides)
+    from vlmrl.run.optional import TOY
     from vlmrl.run.start import train_from
     from vlmrl.run.ui import Ui
-    from vlmrl.toy.base import prepare
     from vlmrl.train import dist
 
     dist.start(loaded.config.train.patience)
     ui = Ui(quiet=quiet or not dist.is_main())
-    return train_from(loaded, prepare(loaded.config, ui), ui)
+    return train_from(loaded, TOY["prepare"](loaded.config, ui), ui)
 
 
 def evaluate(
@@ -164,15 +162,15 @@ def evaluate(
     from vlmrl.evals.ask.run import Changes, evaluate_suite
     from vlmrl.evals.ask.suite import load_suite, suite_path
     from vlmrl.policy.load import quiet_transformers
+    from vlmrl.run.optional import TOY
     from vlmrl.run.ui import Ui
-    from vlmrl.toy.base import default_world
 
     quiet_transformers()
     model = Path(checkpoint)
     alone = rows is None and not source
     one = load_suite(suite_path(suite)) if alone and suite is not None else ROWS["suite"](model, suite, rows, source)
     if data_root is None and one.data_root == "toy":
-        data_root = default_world(Ui(quiet=True), [task.file for task in one.tasks], one.toy_world)
+        data_root = TOY["default_world"](Ui(quiet=True), [task.file for task in one.tasks], one.toy_world)
     return evaluate_suite(
         model,
         one,

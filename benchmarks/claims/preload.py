@@ -6,7 +6,7 @@ for _name in (
     "vlmrl.cli",
     "vlmrl.run.start",
     "vlmrl.run.evaluate",
-    "vlmrl.toy.base",
+    "vlmrl.extras.toy.base",
     "vlmrl.evals.score.summary",
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.processing_auto",

@@ -24,7 +24,7 @@ COSTS = "costs.jsonl"
 def share_worlds(cells: Sequence[Cell], out: Path, machine: Sequence[str]) -> None:
     """Make each world once, and link it into the caches of all seeds."""
     from vlmrl.config.load import load
-    from vlmrl.toy.kinds import make_world, world_hash
+    from vlmrl.extras.toy.kinds import make_world, world_hash
 
     for cell in cells:
         if cell.kind != "base":

@@ -16,6 +16,10 @@ from torch import Tensor
 from vlmrl import fs
 from vlmrl.config.schema import Config
 from vlmrl.data.source import load_source
+from vlmrl.extras.toy.kinds import GROUNDING, tokenizer_corpus
+from vlmrl.extras.toy.model import build_model
+from vlmrl.extras.toy.picture import png
+from vlmrl.extras.toy.world import encode_mp4, grounding_clip
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.load import freeze, load_policy, load_processor, quiet_transformers
 from vlmrl.policy.model import Policy
@@ -23,10 +27,6 @@ from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.run.media import open_media
-from vlmrl.toy.kinds import GROUNDING, tokenizer_corpus
-from vlmrl.toy.model import build_model
-from vlmrl.toy.picture import png
-from vlmrl.toy.world import encode_mp4, grounding_clip
 from vlmrl.train.adamw import make_optimizer
 from vlmrl.train.replicas import ReplicaUpdates
 from vlmrl.train.step import Learner, Minibatch, Sums

@@ -42,8 +42,8 @@ WORDS = re.compile(r"</?\w+>| ?[A-Za-z]+")
 def write_world(folder: Path, counts: Mapping[str, int], seed: int = 0) -> None:
     """Rows and pictures of the counting questions."""
     from vlmrl import fs
-    from vlmrl.toy import multitask
-    from vlmrl.toy.picture import png
+    from vlmrl.extras.toy import multitask
+    from vlmrl.extras.toy.picture import png
 
     for split, count in counts.items():
         found = [item for index in range(0, KINDS * count, KINDS) for item in multitask.items(seed, split, index)]  # pyright: ignore[reportArgumentType]
@@ -56,7 +56,7 @@ def write_world(folder: Path, counts: Mapping[str, int], seed: int = 0) -> None:
 def words() -> list[str]:
     """Words of questions and answers, each of which becomes one token; digits stay bytes."""
     from vlmrl.data.encode import instruction
-    from vlmrl.toy.picture import COLORS
+    from vlmrl.extras.toy.picture import COLORS
 
     asked = [f"How many {color} shapes are there?" for color in COLORS]
     texts = [*asked, f" {instruction('answer_only', 'number')}", "<answer>0</answer>"]

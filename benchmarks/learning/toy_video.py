@@ -77,7 +77,7 @@ def command(seed: int, out: Path, name: str, extra: Sequence[str]) -> list[str]:
 def share_world(seeds: Sequence[int], out: Path, extra: Sequence[str]) -> None:
     """One world for all seeds, each of which has a cache of its own: a cache is locked while a base model is trained in it."""
     from vlmrl.config.load import load
-    from vlmrl.toy.kinds import make_world, world_hash
+    from vlmrl.extras.toy.kinds import make_world, world_hash
 
     toy = load(RECIPE, [f"toy.world.seed={WORLD_SEED}", *extra]).config.toy
     assert toy is not None

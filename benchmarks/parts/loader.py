@@ -189,11 +189,11 @@ def scale_job(folder: Path, path: str, act: str) -> dict[str, Any]:
         return {"seconds": time.perf_counter() - began, "good": report.sources[0].good}
     from vlmrl.config.schema import DataSection, SourceSection
     from vlmrl.data.encode import ANSWER_FORMATS, Encoder, instruction
+    from vlmrl.extras.toy.model import build_processor, build_tokenizer
     from vlmrl.media.store import MediaStore
     from vlmrl.policy.load import load_processor
     from vlmrl.run.rows import load_rows
     from vlmrl.run.ui import Ui
-    from vlmrl.toy.model import build_processor, build_tokenizer
 
     build_processor(build_tokenizer([instruction(name, "number") for name in ANSWER_FORMATS])).save_pretrained(folder / "processor")
     bundle = load_processor(str(folder / "processor"))

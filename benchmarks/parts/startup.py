@@ -52,7 +52,7 @@ def prepare(folder: Path) -> None:
     import numpy as np
     from PIL import Image
 
-    from vlmrl.toy.model import build_model
+    from vlmrl.extras.toy.model import build_model
 
     (folder / "pictures").mkdir()
     rows: list[str] = []

@@ -123,8 +123,8 @@ def build_model(settings: dict[str, Any], vocabulary: int) -> None:
     from vlmrl import fs
     from vlmrl.compat import ensure_torchvision
     from vlmrl.data.encode import ANSWER_FORMATS, instruction
-    from vlmrl.toy.model import CHAT_TEMPLATE, build_tokenizer
-    from vlmrl.toy.tasks import tokenizer_corpus
+    from vlmrl.extras.toy.model import CHAT_TEMPLATE, build_tokenizer
+    from vlmrl.extras.toy.tasks import tokenizer_corpus
 
     ensure_torchvision()
     from transformers import GenerationConfig, Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor

@@ -24,9 +24,9 @@ BUDGET = 16384
 
 def processor(folder: Path) -> Any:
     """Of a fresh tiny Qwen2.5-VL."""
+    from vlmrl.extras.toy.kinds import tokenizer_corpus
+    from vlmrl.extras.toy.model import build_model
     from vlmrl.policy.load import load_processor
-    from vlmrl.toy.kinds import tokenizer_corpus
-    from vlmrl.toy.model import build_model
 
     if not (folder / "config.json").exists():
         build_model(folder, seed=0, corpus=tokenizer_corpus("gui"))

@@ -35,11 +35,11 @@ from vlmrl.extras.bridge.options import Options
 from vlmrl.extras.bridge.requests import cut, stop_strings
 from vlmrl.extras.bridge.run import BridgeResult, evaluate_via_lmms
 from vlmrl.extras.bridge.task_files import write_yaml
+from vlmrl.extras.toy.model import build_model
+from vlmrl.extras.toy.tasks import tokenizer_corpus
 from vlmrl.metrics.math import equivalent
 from vlmrl.policy.load import load_processor
 from vlmrl.policy.model import ProcessorBundle
-from vlmrl.toy.model import build_model
-from vlmrl.toy.tasks import tokenizer_corpus
 from vlmrl.types import GenerationSettings, Prompt
 
 UTILS = """

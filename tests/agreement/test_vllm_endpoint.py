@@ -20,14 +20,14 @@ from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError, RemoteError
 from vlmrl.evals.ask.engines import Generation, LocalEngine
 from vlmrl.extras.judges.endpoint import EndpointEngine
+from vlmrl.extras.toy.model import ModelFamily
+from vlmrl.extras.toy.multitask import items
+from vlmrl.extras.toy.picture import png
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.toy.model import ModelFamily
-from vlmrl.toy.multitask import items
-from vlmrl.toy.picture import png
 from vlmrl.types import GenerationSettings, Prompt
 
 PYTHON = find_python()

@@ -21,9 +21,9 @@ from vlmrl.evals.ask.run import Changes, evaluate_model
 from vlmrl.evals.ask.suite import Suite, load_suite
 from vlmrl.evals.score.compare import compare_folders
 from vlmrl.evals.score.paired import Incomparable
+from vlmrl.extras.toy.multitask import items
+from vlmrl.extras.toy.picture import png
 from vlmrl.extras.vllm.evaluation import VllmModel
-from vlmrl.toy.multitask import items
-from vlmrl.toy.picture import png
 
 pytestmark = pytest.mark.slow
 

@@ -29,11 +29,11 @@ from vlmrl.extras.judges.material import pictures
 from vlmrl.extras.judges.rewards.judge import judge
 from vlmrl.extras.judges.services import Services, session
 from vlmrl.extras.judges.verdicts import Problem, finite, label_check, score_check
+from vlmrl.extras.toy.model import build_tokenizer
+from vlmrl.extras.toy.multitask import items
+from vlmrl.extras.toy.picture import png
+from vlmrl.extras.toy.tasks import tokenizer_corpus
 from vlmrl.protocols import RewardContext
-from vlmrl.toy.model import build_tokenizer
-from vlmrl.toy.multitask import items
-from vlmrl.toy.picture import png
-from vlmrl.toy.tasks import tokenizer_corpus
 from vlmrl.types import Group, Rollout
 from vlmrl.zoo.rewards.reward_model import reward_model
 

@@ -11,13 +11,13 @@ import torch
 from tests.support import kernels, runs, tiny
 from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config
+from vlmrl.extras.toy.model import ModelFamily
 from vlmrl.policy import attention
 from vlmrl.run import session
 from vlmrl.run.session import Places
 from vlmrl.run.start import train_from
 from vlmrl.run.tracking import read_metrics
 from vlmrl.run.ui import Ui
-from vlmrl.toy.model import ModelFamily
 
 LORA = {"rank": 4, "alpha": 8.0}
 GAP = 0.05

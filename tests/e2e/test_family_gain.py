@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.learning import family_gain
 from vlmrl.data.encode import instruction
-from vlmrl.toy.multitask import MOST
-from vlmrl.toy.picture import GREY
+from vlmrl.extras.toy.multitask import MOST
+from vlmrl.extras.toy.picture import GREY
 
 ROWS = {"pretrain": 40, "train": 10, "test": 10}
 

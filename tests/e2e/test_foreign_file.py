@@ -17,9 +17,9 @@ import pytest
 
 from tests.support import runs
 from vlmrl import cli
+from vlmrl.extras.toy import multitask
+from vlmrl.extras.toy.picture import png
 from vlmrl.run.tracking import read_metrics
-from vlmrl.toy import multitask
-from vlmrl.toy.picture import png
 
 STEPS, ROWS, PER_PROMPT = 2, 4, 4
 Command = Callable[..., tuple[int, str, str]]

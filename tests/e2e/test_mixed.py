@@ -1,7 +1,7 @@
 """Rows of every kind (video, pictures, screens, text alone) in one source and one batch, with every family of rewards live at once:
 rules, a worker process, functions of other trainers and a judge over HTTP. Killed anywhere, the run ends with the same bits.
 
-It is no recipe of `configs/recipes`, because no world of `vlmrl.toy` mixes the kinds and its judge is a scripted server.
+It is no recipe of `configs/recipes`, because no world of `vlmrl.extras.toy` mixes the kinds and its judge is a scripted server.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.support import runs
 from tests.support.judge_server import JudgeServer, ident_of, says
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.extras.judges.cache import VerdictCache
+from vlmrl.extras.toy import gui, multitask
+from vlmrl.extras.toy.kinds import tokenizer_corpus
+from vlmrl.extras.toy.model import build_model
+from vlmrl.extras.toy.picture import Item, png
+from vlmrl.extras.toy.tasks import Scene, make_row, make_scene
+from vlmrl.extras.toy.world import encode_mp4, render
 from vlmrl.run.tracking import read_metrics
-from vlmrl.toy import gui, multitask
-from vlmrl.toy.kinds import tokenizer_corpus
-from vlmrl.toy.model import build_model
-from vlmrl.toy.picture import Item, png
-from vlmrl.toy.tasks import Scene, make_row, make_scene
-from vlmrl.toy.world import encode_mp4, render
 
 SEED = 3
 VIDEOS, PICTURES, SCREENS = 4, 6, 2

@@ -13,8 +13,8 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.support import real_job
+from vlmrl.extras.toy.model import ModelFamily
 from vlmrl.run.tracking import read_metrics
-from vlmrl.toy.model import ModelFamily
 from vlmrl.train.tensors import not_finite
 
 ROOT = Path(__file__).parents[2]

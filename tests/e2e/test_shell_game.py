@@ -14,7 +14,7 @@ from tests.support import runs
 from vlmrl.config.load import load
 from vlmrl.config.schema import ToyWorldSection
 from vlmrl.extras.pages.run_page import write_report
-from vlmrl.toy.kinds import make_world
+from vlmrl.extras.toy.kinds import make_world
 
 REWARDS = [{"name": "exact"}, {"name": "right_without_thought", "weight": 0.5}, {"name": "format", "weight": 0.1}]
 POINTS = ("rollout.chunk@3", "step.before_update@5", "ckpt.after_rename@3")

@@ -15,8 +15,8 @@ import vlmrl
 from tests.support import runs
 from tests.support.media import make_video
 from vlmrl.extras.agents.stripes import make_stripes, paint_stripes
+from vlmrl.extras.toy.picture import png
 from vlmrl.run.tracking import read_metrics
-from vlmrl.toy.picture import png
 
 RECIPE = Path(__file__).parents[2] / "configs" / "recipes" / "toy_zoom.yaml"
 

@@ -10,9 +10,9 @@ from tests.support.builders import group, sample
 from vlmrl import protocols
 from vlmrl.answers.tags import gold_text
 from vlmrl.data.row import parse_row
+from vlmrl.extras.toy import gui, multitask, spatial, think
 from vlmrl.methods import registries as load_all
 from vlmrl.rewards.run.runner import contract_problem
-from vlmrl.toy import gui, multitask, spatial, think
 
 load_all()
 OURS = [n for n in protocols.reward.names() if protocols.reward.get(n).ours]

@@ -10,10 +10,10 @@ from vlmrl.config.schema import ToyWorldSection
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import load_source
 from vlmrl.extras.families.tiny import write_tiny
+from vlmrl.extras.toy.kinds import make_world
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.vision import VisionCache
-from vlmrl.toy.kinds import make_world
 
 MEDIA = MediaSettings(
     min_pixels=3136,

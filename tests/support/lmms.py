@@ -12,14 +12,14 @@ from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.evals.ask.models import LocalModel, open_store
 from vlmrl.evals.ask.run import task_prompts
 from vlmrl.evals.ask.suite import Suite, load_suite
+from vlmrl.extras.toy.model import build_model
+from vlmrl.extras.toy.multitask import items
+from vlmrl.extras.toy.tasks import tokenizer_corpus
+from vlmrl.extras.toy.world import make_world
 from vlmrl.policy.forward import repeat
 from vlmrl.policy.pack import Row, pack
 from vlmrl.policy.vision import VisionCache
 from vlmrl.run.export import export
-from vlmrl.toy.model import build_model
-from vlmrl.toy.multitask import items
-from vlmrl.toy.tasks import tokenizer_corpus
-from vlmrl.toy.world import make_world
 
 ROWS = 5
 MEDIA = "{min_pixels: 3136, max_pixels: 4704, max_frames: 32}"

@@ -6,9 +6,9 @@ import dataclasses
 from pathlib import Path
 
 from tests.support import tiny
-from vlmrl.toy.model import ModelFamily
-from vlmrl.toy.multitask import items
-from vlmrl.toy.picture import png
+from vlmrl.extras.toy.model import ModelFamily
+from vlmrl.extras.toy.multitask import items
+from vlmrl.extras.toy.picture import png
 from vlmrl.types import MediaRef, Prompt
 
 LAYOUTS = ("text", "image", "images", "video", "videos", "mixed")

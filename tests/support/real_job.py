@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from tests.support.tiny import make_files
-from vlmrl.toy.model import ModelFamily
+from vlmrl.extras.toy.model import ModelFamily
 
 LORA = ("model.lora={rank: 4, alpha: 8}",)
 """Overrides that train adapters in place of the weights."""

@@ -8,13 +8,13 @@ from pathlib import Path
 from vlmrl.config.schema import ToyWorldSection
 from vlmrl.data.encode import ANSWER_FORMATS, Encoder, instruction
 from vlmrl.data.source import load_source
+from vlmrl.extras.toy.model import ModelFamily, build_model
+from vlmrl.extras.toy.tasks import tokenizer_corpus
+from vlmrl.extras.toy.world import make_world
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
-from vlmrl.toy.model import ModelFamily, build_model
-from vlmrl.toy.tasks import tokenizer_corpus
-from vlmrl.toy.world import make_world
 from vlmrl.types import Prompt, Sample
 
 MEDIA = MediaSettings(

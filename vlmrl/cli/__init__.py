@@ -44,8 +44,8 @@ COMMANDS = (
 )
 """The module of each command, in the order of the help: by name, because nothing here imports an extra."""
 TOOLS = (
-    "vlmrl.extras.tools.toy",
-    "vlmrl.extras.tools.cache",
+    "vlmrl.extras.toy.command",
+    "vlmrl.extras.toy.cache",
     "vlmrl.extras.agents.command",
     "vlmrl.extras.thoughts.command",
     "vlmrl.extras.install.command",

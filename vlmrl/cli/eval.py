@@ -249,9 +249,9 @@ def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, p
                 raise ConfigError(f"--task: suite '{suite.id}' has no task '{wanted}'{nearest(wanted, known)} (it has: {', '.join(known)})")
         suite = suite.model_copy(update={"tasks": tuple(task for task in suite.tasks if task.id in tasks)})
     if data_root is None and suite.data_root == "toy":
-        from vlmrl.toy.base import default_world
+        from vlmrl.run.optional import TOY
 
-        data_root = default_world(ui, [task.file for task in suite.tasks], suite.toy_world)
+        data_root = TOY["default_world"](ui, [task.file for task in suite.tasks], suite.toy_world)
     return suite, data_root_of(suite, data_root)
 
 

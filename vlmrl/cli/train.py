@@ -72,10 +72,10 @@ def _train(recipe: Path, overrides: list[str] | None, profile: int) -> None:
     require_methods(loaded.config)
 
     from vlmrl.policy.load import quiet_transformers
+    from vlmrl.run.optional import TOY
     from vlmrl.run.start import train_from
-    from vlmrl.toy.base import prepare
 
     quiet_transformers()
-    path = train_from(loaded, prepare(loaded.config, ui), ui, profile_steps=profile)
+    path = train_from(loaded, TOY["prepare"](loaded.config, ui), ui, profile_steps=profile)
     ui.print_exactly(extra("vlmrl.extras.resume.closing.closing_lines")(path, loaded.config))
     dist.stop()

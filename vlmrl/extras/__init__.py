@@ -9,6 +9,12 @@ from collections.abc import Mapping
 
 PROVIDES: Mapping[str, Mapping[str, str]] = {
     "collector": {"episodes": "vlmrl.extras.agents.collect:of_episodes"},
+    "generated world": {
+        "prepare": "vlmrl.extras.toy.base:prepare",
+        "world": "vlmrl.extras.toy.base:world",
+        "default_world": "vlmrl.extras.toy.base:default_world",
+        "untrained": "vlmrl.extras.toy.base:untrained",
+    },
     "kind of toy pictures": {"zoom": "vlmrl.extras.agents.toy_zoom:ZOOM"},
     "evaluation of episodes": {
         "task": "vlmrl.extras.agents.suite_tasks:play_task",

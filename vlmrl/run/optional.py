@@ -49,3 +49,5 @@ class SecondPlace(Protocol):
 
 OPTIONAL: Catalogue[Callable[..., Any]] = Catalogue("optional part of a run")
 """What makes each, called with what stands beside its key in the core."""
+TOY: Catalogue[Callable[..., Any]] = Catalogue("generated world")
+"""Worlds and tiny models that a recipe calls `toy`. `prepare` makes both for a run; the others are `extras.toy.base`'s functions."""

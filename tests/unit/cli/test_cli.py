@@ -285,7 +285,7 @@ def test_train_checks_methods_then_prepares_then_trains(run, recipe, monkeypatch
     seen: list[Any] = []
     require_methods = partial(lambda seen, config: seen.append(("methods", config.run.seed)), seen)
     double(monkeypatch, "vlmrl.methods", require_methods=require_methods, method_problems=lambda config: [])
-    double(monkeypatch, "vlmrl.toy.base", prepare=lambda config, ui: seen.append("prepare") or "places")
+    double(monkeypatch, "vlmrl.extras.toy.base", prepare=lambda config, ui: seen.append("prepare") or "places")
 
     def train_from(loaded: Any, places: Any, ui: Any, **more: Any) -> Path:
         seen.append((loaded.config.run.seed, places, more))
@@ -302,7 +302,7 @@ def test_train_passes_the_exit_code_on(run, recipe, monkeypatch):
         raise Preempted("stopped by a signal")
 
     double(monkeypatch, "vlmrl.methods", require_methods=lambda config: {}, method_problems=lambda config: [])
-    double(monkeypatch, "vlmrl.toy.base", prepare=lambda config, ui: None)
+    double(monkeypatch, "vlmrl.extras.toy.base", prepare=lambda config, ui: None)
     double(monkeypatch, "vlmrl.run.start", train_from=train_from)
     assert run("train", str(recipe))[0] == 75
 
@@ -311,7 +311,7 @@ def test_wrong_method_stops_train_before_anything_is_made(run, tmp_path, monkeyp
     path = tmp_path / "r.yaml"
     stage = "{kind: grpo, name: rl, source: {path: a}, steps: 1, rewards: [{name: temporal_iou}], advantage: {name: grop}}"
     path.write_text(f"model: {{path: m}}\nstages:\n  - {stage}\n")
-    double(monkeypatch, "vlmrl.toy.base", prepare=lambda config, ui: pytest.fail("prepared"))
+    double(monkeypatch, "vlmrl.extras.toy.base", prepare=lambda config, ui: pytest.fail("prepared"))
     code, _, err = run("train", str(path))
     assert code == 64
     assert "stages.rl.advantage.name: unknown advantage 'grop'; did you mean 'grpo'?" in err

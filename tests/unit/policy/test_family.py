@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.family import check_family
 from tests.support.tiny import make_files
+from vlmrl.extras.toy.model import ModelFamily
 from vlmrl.families.registry import FAMILIES
-from vlmrl.toy.model import ModelFamily
 
 
 @pytest.mark.parametrize("family", get_args(ModelFamily))

@@ -14,9 +14,9 @@ from tests.support import media_layouts
 from tests.support.pretend import Pretend
 from tests.support.tiny import Tiny
 from tests.unit.train.test_on_device import moved
+from vlmrl.extras.toy.model import ModelFamily
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.vision import VisionCache
-from vlmrl.toy.model import ModelFamily
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support.tiny import Tiny
 from vlmrl.compat import ensure_torchvision
+from vlmrl.extras.toy.model import ModelFamily, build_config, build_tokenizer
 from vlmrl.families.registry import FAMILIES
 from vlmrl.policy.pack import PositionSpec, extend, mrope_positions, prompt_positions, visual_index
-from vlmrl.toy.model import ModelFamily, build_config, build_tokenizer
 from vlmrl.types import MediaHandle, Prompt, Sample
 
 SPEC = PositionSpec(merge_size=2, tokens_per_second=None)

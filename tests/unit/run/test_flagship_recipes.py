@@ -27,13 +27,13 @@ from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.data.row import parse_row
 from vlmrl.data.wording import worded
 from vlmrl.extras.judges.services import Services, session
+from vlmrl.extras.toy.model import build_model
+from vlmrl.extras.toy.tasks import tokenizer_corpus
 from vlmrl.methods import method_problems, registries
 from vlmrl.protocols import RewardContext
 from vlmrl.run.audit import audit
 from vlmrl.run.columns import reward_runner
 from vlmrl.run.ui import Ui
-from vlmrl.toy.model import build_model
-from vlmrl.toy.tasks import tokenizer_corpus
 from vlmrl.types import Group, Prompt, Rollout, Sample
 
 pytestmark = pytest.mark.not_fast  # builds models

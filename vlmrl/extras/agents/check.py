@@ -17,8 +17,8 @@ import numpy as np
 
 from vlmrl.extras.agents.pool import EnvPool, Episode, Reply
 from vlmrl.extras.agents.protocol import Observation
+from vlmrl.extras.toy.picture import same_pixels
 from vlmrl.rng import key
-from vlmrl.toy.picture import same_pixels
 
 NONSENSE = "\x00 no action"
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from vlmrl.extras.agents.calls import Call
+from vlmrl.extras.toy.picture import COLORS, GREY, PAINT
 from vlmrl.rng import key
-from vlmrl.toy.picture import COLORS, GREY, PAINT
 
 SIDE, QUARTER, STRIPE = 448, 224, 4
 """Of a picture, of a quarter of it and of a stripe, in pixels."""

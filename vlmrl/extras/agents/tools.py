@@ -21,10 +21,10 @@ from vlmrl.errors import MediaError
 from vlmrl.extras.agents import ocr
 from vlmrl.extras.agents.calls import Call, Unusable, number, whole
 from vlmrl.extras.agents.parts import SIDE, DistinctFrames, crop, frames_at, pixel_box, video_seconds
+from vlmrl.extras.toy.picture import png
 from vlmrl.media.access import IMAGE_BYTES, VIDEO_BYTES, read_media
 from vlmrl.media.frames import read_bundle
 from vlmrl.media.image import decode_image
-from vlmrl.toy.picture import png
 from vlmrl.types import MediaKind, MediaRef
 
 BUDGET = 512 << 20

@@ -15,10 +15,10 @@ import numpy as np
 
 from vlmrl.extras.agents.stripes import BOXES, QUARTER, WAYS, Stripes, make_stripes, paint_stripes, zoom_call
 from vlmrl.extras.agents.tools import Limits, asked, boxed
+from vlmrl.extras.toy.kinds import PictureKind
+from vlmrl.extras.toy.picture import COLORS, Item
+from vlmrl.extras.toy.tasks import LOOSE, Split
 from vlmrl.rng import key
-from vlmrl.toy.kinds import PictureKind
-from vlmrl.toy.picture import COLORS, Item
-from vlmrl.toy.tasks import LOOSE, Split
 
 TASK = "toy_zoom"
 LIMITS = Limits()

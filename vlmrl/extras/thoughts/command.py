@@ -33,12 +33,12 @@ def thoughts(
     from vlmrl.extras.thoughts.write import write_thoughts
     from vlmrl.methods import require_methods
     from vlmrl.policy.load import quiet_transformers
+    from vlmrl.run.optional import TOY
     from vlmrl.run.ui import Ui
-    from vlmrl.toy.base import prepare
 
     require_methods(loaded.config)
     quiet_transformers()
-    places = prepare(loaded.config, Ui())
+    places = TOY["prepare"](loaded.config, Ui())
     done = write_thoughts(
         loaded.config,
         places,

@@ -15,7 +15,7 @@ LISTS = {
     "suites": "vlmrl.extras.tools.files.suites",
     "environments": "vlmrl.extras.agents.command.environments",
     "runs": "vlmrl.extras.tools.runs.runs",
-    "caches": "vlmrl.extras.tools.cache.caches",
+    "caches": "vlmrl.extras.toy.cache.caches",
 }
 """What is listed beside methods -> the function that lists it, which is given what was asked for (`Wanted`)."""
 

@@ -22,12 +22,17 @@ def rollout_server(recipe: str, overrides: list[str], *, listen: str, token_file
     from vlmrl.extras.vllm.serving import serve
     from vlmrl.methods import method_problems
     from vlmrl.policy.load import quiet_transformers
+    from vlmrl.run.optional import TOY
     from vlmrl.run.ui import Ui
-    from vlmrl.toy.base import prepare
 
     loaded = load_said(recipe, overrides, method_problems)
     quiet_transformers()
     ui = Ui()
     serve(
-        loaded.config, lambda: prepare(loaded.config, ui), listen=listen, token_file=token_file, stage=stage, say=lambda text: ui.say(text)
+        loaded.config,
+        lambda: TOY["prepare"](loaded.config, ui),
+        listen=listen,
+        token_file=token_file,
+        stage=stage,
+        say=lambda text: ui.say(text),
     )

@@ -18,7 +18,7 @@ from vlmrl.extras.agents.replay_page import SHOWN, page, write_replay
 from vlmrl.extras.agents.screens import ScreenFolder
 from vlmrl.extras.agents.trajectory import Snapshot, Trajectory, TrajectoryTurn, trajectory_to_json
 from vlmrl.extras.agents.worlds.toy_desk import _element  # pyright: ignore[reportPrivateUsage]
-from vlmrl.toy.picture import flat, png
+from vlmrl.extras.toy.picture import flat, png
 from vlmrl.types import MediaRef
 
 CLICK = '<answer>{"action": "click", "coordinate": [250, 750]}</answer>'

@@ -27,9 +27,9 @@ from vlmrl.extras.agents.screens import ScreenFolder
 from vlmrl.extras.agents.stripes import BOXES, make_stripes, paint_stripes
 from vlmrl.extras.agents.tools import Originals
 from vlmrl.extras.agents.worlds.image_tools import ImageTools, image_tools
+from vlmrl.extras.toy.picture import png
 from vlmrl.media.image import decode_image
 from vlmrl.media.resize import resize
-from vlmrl.toy.picture import png
 from vlmrl.types import MediaRef, Turn
 
 

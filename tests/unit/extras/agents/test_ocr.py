@@ -16,7 +16,7 @@ from vlmrl.extras.agents import ocr
 from vlmrl.extras.agents.find import open_pool
 from vlmrl.extras.agents.pool import PoolSettings
 from vlmrl.extras.agents.worlds.image_tools import image_tools
-from vlmrl.toy.picture import png
+from vlmrl.extras.toy.picture import png
 
 needs_ocr = pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missing()}")
 

@@ -23,11 +23,11 @@ from vlmrl.extras.agents.pool import PoolSettings
 from vlmrl.extras.agents.rows import PLACE, task_maker
 from vlmrl.extras.agents.stripes import make_stripes, paint_stripes
 from vlmrl.extras.agents.turns import turn_rollouts
+from vlmrl.extras.toy.picture import png
 from vlmrl.media.resize import resize
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.environment_reward import environment_reward
 from vlmrl.rewards.tool_calls import tool_calls
-from vlmrl.toy.picture import png
 from vlmrl.types import GenerationSettings, Group, Prompt, Request, Rollout, ScoredGroup, Scores
 from vlmrl.zoo.reward_shaping.tool_cost import otc
 

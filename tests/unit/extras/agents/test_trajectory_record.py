@@ -25,8 +25,8 @@ from vlmrl.extras.agents.trajectory import (
     turn_columns,
     turn_seed,
 )
+from vlmrl.extras.toy.picture import Thing, flat, png
 from vlmrl.rollout.journal import Journal
-from vlmrl.toy.picture import Thing, flat, png
 
 
 def episode(folder: Path, turns: int, **more: object) -> Trajectory:

@@ -14,8 +14,8 @@ from tests.support import spread_ranks
 from tests.support.ranks import run_ranks
 from tests.support.spread_ranks import CASES
 from vlmrl.errors import ConfigError
+from vlmrl.extras.toy.model import build_model
 from vlmrl.policy.load import load_policy, load_processor
-from vlmrl.toy.model import build_model
 
 pytestmark = pytest.mark.not_fast  # starts processes
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from tests.support import media_layouts
+from vlmrl.extras.toy.model import ModelFamily
 from vlmrl.extras.vllm.inputs import Completion, Placed, PlacedMedium, Version, place
 from vlmrl.extras.vllm.messages import GenerateRequest, answers_from, answers_message, ask_from, ask_message, version_from
 from vlmrl.extras.vllm.wire import MAGIC, WireError, decode, digest, encode, length
-from vlmrl.toy.model import ModelFamily
 from vlmrl.types import GenerationSettings
 
 VERSION = Version(policy=3, vision=1, whole=2**61)

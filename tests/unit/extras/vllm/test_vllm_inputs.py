@@ -12,9 +12,9 @@ import pytest
 
 from tests.support import media_layouts
 from vlmrl.errors import ConfigError
+from vlmrl.extras.toy.model import ModelFamily
 from vlmrl.extras.vllm.inputs import EngineInputBuilder, Version, normalised
 from vlmrl.policy.patches import raw_patches
-from vlmrl.toy.model import ModelFamily
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])

@@ -27,9 +27,9 @@ from urllib.request import ProxyHandler, Request, build_opener
 import numpy as np
 
 from vlmrl.extras.agents.protocol import Observation, Transition
+from vlmrl.extras.toy.picture import png
 from vlmrl.metrics.gui import POINTING, Action, parse_action
 from vlmrl.protocols import environment
-from vlmrl.toy.picture import png
 
 VERSION = "1"
 FAMILY = "android_world"

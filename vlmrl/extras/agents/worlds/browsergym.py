@@ -31,9 +31,9 @@ import numpy as np
 from vlmrl.extras.agents.browser.page import KEYS, MODIFIERS
 from vlmrl.extras.agents.gui import pixel, read_key
 from vlmrl.extras.agents.protocol import Observation, Transition
+from vlmrl.extras.toy.picture import png
 from vlmrl.metrics.gui import Action, parse_action
 from vlmrl.protocols import environment
-from vlmrl.toy.picture import png
 
 VERSION = "1"
 PREFIX = "browsergym/"

@@ -28,9 +28,9 @@ from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
 from vlmrl.extras.agents.rows import FORMAT, PLACE, ROW, sample_of
 from vlmrl.extras.agents.stripes import BOXES, make_stripes, paint_stripes
 from vlmrl.extras.agents.tools import TOOLS, Limits, Medium, Originals, asked, look, read_medium, times_text
+from vlmrl.extras.toy.picture import png
 from vlmrl.media.resize import resize, smart_resize
 from vlmrl.protocols import environment
-from vlmrl.toy.picture import png
 from vlmrl.types import Sample, digest
 
 VERSION = "1"

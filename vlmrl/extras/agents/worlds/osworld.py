@@ -25,9 +25,9 @@ from typing import Any
 from vlmrl.extras.agents import osworld_driver
 from vlmrl.extras.agents.gui import pixel
 from vlmrl.extras.agents.protocol import Observation, Transition
+from vlmrl.extras.toy.picture import size_of
 from vlmrl.metrics.gui import Action, parse_action
 from vlmrl.protocols import environment
-from vlmrl.toy.picture import size_of
 
 VERSION = "1"
 VARIABLE = "VLMRL_OSWORLD_PYTHON"

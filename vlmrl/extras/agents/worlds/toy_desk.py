@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
+from vlmrl.extras.toy.picture import COLORS, GREY, Thing, flat, png
 from vlmrl.metrics.gui import Action, parse_action
 from vlmrl.protocols import environment
 from vlmrl.rng import key, uniform
-from vlmrl.toy.picture import COLORS, GREY, Thing, flat, png
 
 KINDS = ("press", "open", "type", "scroll")
 ICONS = ("circle", "triangle")

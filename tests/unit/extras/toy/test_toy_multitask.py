@@ -12,12 +12,12 @@ from tests.support.builders import group
 from tests.support.pixels import only, parts, seen
 from vlmrl.answers.tags import gold_text
 from vlmrl.data.row import parse_row
+from vlmrl.extras.toy.multitask import MOST, TASKS, items
+from vlmrl.extras.toy.tasks import LOOSE, SPLITS, Split
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.boxes import box_iou
 from vlmrl.rewards.number import count, inverse_error, number
 from vlmrl.rewards.run.runner import JUNK, RewardRunner
-from vlmrl.toy.multitask import MOST, TASKS, items
-from vlmrl.toy.tasks import LOOSE, SPLITS, Split
 
 
 def loose(item) -> bool:

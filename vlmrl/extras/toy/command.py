@@ -34,9 +34,9 @@ def make(
     Example: vlmrl tools toy make /tmp/world --train 20 --test 5
     """
     from vlmrl.config.schema import ToyWorldSection
+    from vlmrl.extras.toy.kinds import PICTURES, VIDEOS, make_world
+    from vlmrl.extras.toy.tasks import SPLITS
     from vlmrl.run.ui import Ui
-    from vlmrl.toy.kinds import PICTURES, VIDEOS, make_world
-    from vlmrl.toy.tasks import SPLITS
 
     if kind not in (*VIDEOS, *PICTURES):
         raise ConfigError(f"--kind: unknown kind '{kind}' (known: {', '.join((*VIDEOS, *PICTURES))})")
@@ -69,9 +69,9 @@ def prepare(
     if config.toy is None:
         typer.echo(f"{recipe}: nothing is generated for it")
         return
+    from vlmrl.extras.toy.base import prepare as make_ready
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.run.ui import Ui
-    from vlmrl.toy.base import prepare as make_ready
 
     quiet_transformers()
     places = make_ready(config, Ui())

@@ -10,8 +10,8 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.errors import ConfigError
+from vlmrl.extras.toy.lock import locked
 from vlmrl.run.ui import Ui
-from vlmrl.toy.lock import locked
 
 KINDS = {"world": "generated media and rows", "base": "pretrained base model", "rows": "rows of Python, and what audits found"}
 """Beginning of a folder's name -> what is in it. Nothing else in the cache is listed or removed."""

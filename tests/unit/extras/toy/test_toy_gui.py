@@ -11,11 +11,11 @@ import pytest
 from tests.support.builders import group
 from tests.support.pixels import colors, only, seen
 from vlmrl.data.row import parse_row
+from vlmrl.extras.toy.gui import DIFFICULTIES, items
+from vlmrl.extras.toy.tasks import LOOSE, SPLITS
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.gui_action import gui_action
 from vlmrl.rewards.run.runner import RewardRunner
-from vlmrl.toy.gui import DIFFICULTIES, items
-from vlmrl.toy.tasks import LOOSE, SPLITS
 
 
 def action_of(part: str, pixels: np.ndarray) -> tuple[dict, list[int] | None]:

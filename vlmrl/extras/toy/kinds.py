@@ -16,10 +16,10 @@ from typing import Any, Protocol
 from vlmrl import fs
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.errors import ConfigError
+from vlmrl.extras.toy import gui, multitask, shell, spatial, tasks, think, world
+from vlmrl.extras.toy.picture import Item, png
+from vlmrl.extras.toy.tasks import SPLITS, Split
 from vlmrl.registry import Catalogue
-from vlmrl.toy import gui, multitask, shell, spatial, tasks, think, world
-from vlmrl.toy.picture import Item, png
-from vlmrl.toy.tasks import SPLITS, Split
 
 FORMAT = 5
 """Raise it when rows or pictures of any picture world change, so that kept worlds are built anew."""

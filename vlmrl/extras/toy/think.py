@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from vlmrl.extras.toy.picture import COLORS, FRAME, GREY, Item, Thing, paint
+from vlmrl.extras.toy.tasks import SHAPES, Split
 from vlmrl.rng import key
-from vlmrl.toy.picture import COLORS, FRAME, GREY, Item, Thing, paint
-from vlmrl.toy.tasks import SHAPES, Split
 
 TASKS = ("toy_color", "toy_difference", "toy_group")
 """Easy, hard, and the part of a hard one."""

@@ -20,9 +20,9 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 
 from vlmrl import fs
+from vlmrl.extras.toy.picture import PAINT
+from vlmrl.extras.toy.tasks import SPLITS, Event, Scene, Split, make_row, make_scene
 from vlmrl.rng import generator
-from vlmrl.toy.picture import PAINT
-from vlmrl.toy.tasks import SPLITS, Event, Scene, Split, make_row, make_scene
 
 FORMAT = 4
 """Raise it when scenes, rows or pictures change, so that kept worlds are built anew."""

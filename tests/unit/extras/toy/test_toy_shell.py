@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from tests.support.pixels import PALETTE
 from vlmrl.config.schema import ToyWorldSection
-from vlmrl.toy.kinds import make_world, world_hash
-from vlmrl.toy.shell import category, clip, follow, make_game, make_row
-from vlmrl.toy.tasks import SPLITS
-from vlmrl.toy.world import MARKER
+from vlmrl.extras.toy.kinds import make_world, world_hash
+from vlmrl.extras.toy.shell import category, clip, follow, make_game, make_row
+from vlmrl.extras.toy.tasks import SPLITS
+from vlmrl.extras.toy.world import MARKER
 
 SMALL = ToyWorldSection.model_validate({"kind": "shell", "pretrain": 6, "sft": 8, "train": 12, "validation": 2, "test": 6, "seed": 3})
 NAMES = ("red", "green", "blue")

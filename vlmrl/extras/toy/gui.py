@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from vlmrl.extras.toy.picture import COLORS, FRAME, GREY, Item, Thing, norm1000, paint
+from vlmrl.extras.toy.tasks import LOOSE, Split
 from vlmrl.rng import key
-from vlmrl.toy.picture import COLORS, FRAME, GREY, Item, Thing, norm1000, paint
-from vlmrl.toy.tasks import LOOSE, Split
 
 TASK = "toy_gui"
 DIFFICULTIES = {2: "easy", 3: "medium", 4: "hard"}

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from vlmrl.extras.toy.picture import COLORS, GREY
 from vlmrl.rng import key
-from vlmrl.toy.picture import COLORS, GREY
 
 Split = Literal["pretrain", "sft", "train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("pretrain", "sft", "train", "validation", "test")

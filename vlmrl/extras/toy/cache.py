@@ -30,7 +30,7 @@ def _of_several() -> None:
 
 def caches(wanted: Wanted) -> None:
     """Print what the cache holds, with sizes and when something was last written."""
-    from vlmrl.extras.tools.cached import entries
+    from vlmrl.extras.toy.cached import entries
 
     cache = wanted.cache or CACHE
     found = entries(cache.expanduser())
@@ -56,7 +56,7 @@ def clean(
 
     Example: vlmrl tools cache clean --all --older-than 30
     """
-    from vlmrl.extras.tools.cached import chosen, entries, remove
+    from vlmrl.extras.toy.cached import chosen, entries, remove
     from vlmrl.run.ui import Ui
 
     if bool(names) == everything:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vlmrl.data.row import parse_row
-from vlmrl.toy.tasks import (
+from vlmrl.extras.toy.tasks import (
     COLORS,
     CORNERS,
     GREY,

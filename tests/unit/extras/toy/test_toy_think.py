@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.pixels import colors, only, parts
 from vlmrl.data.row import parse_row
+from vlmrl.extras.toy.tasks import SPLITS, Split
+from vlmrl.extras.toy.think import items
 from vlmrl.rewards.exact import exact
 from vlmrl.rewards.run.runner import RewardRunner
-from vlmrl.toy.tasks import SPLITS, Split
-from vlmrl.toy.think import items
 
 
 @pytest.mark.parametrize("split", SPLITS)

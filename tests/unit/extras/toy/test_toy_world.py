@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from vlmrl.config.schema import ToySection, ToyWorldSection
+from vlmrl.extras.toy import base, world
+from vlmrl.extras.toy.picture import PAINT
+from vlmrl.extras.toy.tasks import SPLITS, Event, Scene, make_scene
+from vlmrl.extras.toy.world import MARKER, encode_mp4, make_world, render, world_hash
 from vlmrl.run.ui import Ui
-from vlmrl.toy import base, world
-from vlmrl.toy.picture import PAINT
-from vlmrl.toy.tasks import SPLITS, Event, Scene, make_scene
-from vlmrl.toy.world import MARKER, encode_mp4, make_world, render, world_hash
 
 SMALL = ToyWorldSection(pretrain=2, sft=1, train=2, validation=1, test=2, seed=5)
 

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from vlmrl.extras.toy.picture import COLORS
+from vlmrl.extras.toy.tasks import Split
+from vlmrl.extras.toy.world import ToyVideo
 from vlmrl.rng import generator, key, uniform
-from vlmrl.toy.picture import COLORS
-from vlmrl.toy.tasks import Split
-from vlmrl.toy.world import ToyVideo
 
 TASKS = ("shell_start", "shell_end")
 CUPS = ("red", "green", "blue")

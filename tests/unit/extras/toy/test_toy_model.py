@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vlmrl.compat import ensure_torchvision
-from vlmrl.toy.model import HEADS, HIDDEN, MROPE_SECTION, SPECIAL_TOKENS, VOCABULARY, build_model, build_tokenizer
-from vlmrl.toy.tasks import tokenizer_corpus
+from vlmrl.extras.toy.model import HEADS, HIDDEN, MROPE_SECTION, SPECIAL_TOKENS, VOCABULARY, build_model, build_tokenizer
+from vlmrl.extras.toy.tasks import tokenizer_corpus
 
 ensure_torchvision()
 INSTRUCTION = "Think in <think></think> if it helps, then give the time span in <answer></answer>."

@@ -12,12 +12,12 @@ from tests.support.builders import group
 from tests.support.pixels import colors, only
 from vlmrl.answers.tags import gold_text
 from vlmrl.data.row import parse_row
+from vlmrl.extras.toy.spatial import items
+from vlmrl.extras.toy.tasks import SPLITS
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.exact import exact
 from vlmrl.rewards.rule_spatial import rule_consistency, rule_grounding
 from vlmrl.rewards.run.runner import RewardRunner
-from vlmrl.toy.spatial import items
-from vlmrl.toy.tasks import SPLITS
 
 CTX = RewardContext()
 COLUMNS = [("exact", 1.0, exact), ("rule_consistency", 1.0, rule_consistency), ("rule_grounding", 1.0, rule_grounding)]

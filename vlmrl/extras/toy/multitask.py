@@ -13,9 +13,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from vlmrl.extras.toy.picture import COLORS, FRAME, GREY, Item, Thing, norm1000, paint
+from vlmrl.extras.toy.tasks import LOOSE, SHAPES, Split
 from vlmrl.rng import key
-from vlmrl.toy.picture import COLORS, FRAME, GREY, Item, Thing, norm1000, paint
-from vlmrl.toy.tasks import LOOSE, SHAPES, Split
 
 TASKS = ("toy_counting", "toy_boxes", "toy_bars")
 MOST = 4

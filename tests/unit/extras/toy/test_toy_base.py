@@ -11,13 +11,13 @@ import pytest
 from vlmrl.config.load import ResolvedRecipe
 from vlmrl.config.schema import Config
 from vlmrl.errors import VlmrlError
+from vlmrl.extras.toy import base
+from vlmrl.extras.toy.base import prepare
+from vlmrl.extras.toy.kinds import world_hash
+from vlmrl.extras.toy.tasks import SPLITS
 from vlmrl.run.session import fixed_options
 from vlmrl.run.start import Places
 from vlmrl.run.ui import Ui
-from vlmrl.toy import base
-from vlmrl.toy.base import prepare
-from vlmrl.toy.kinds import world_hash
-from vlmrl.toy.tasks import SPLITS
 
 COUNTS = {"pretrain": 4, "sft": 1, "train": 1, "validation": 2, "test": 1, "seed": 5}
 OPTIM = {"lr": 1e-3}

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from vlmrl.extras.toy.picture import COLORS, FRAME, GREY, Box, Item, Thing, norm1000, paint
+from vlmrl.extras.toy.tasks import SHAPES, Split
 from vlmrl.rng import key
-from vlmrl.toy.picture import COLORS, FRAME, GREY, Box, Item, Thing, norm1000, paint
-from vlmrl.toy.tasks import SHAPES, Split
 
 TASK = "toy_spatial"
 RELATIONS = ("left of", "right of", "above", "below")

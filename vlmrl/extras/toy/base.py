@@ -11,14 +11,14 @@ from vlmrl import fs
 from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config, SftSection, ToySection, ToyWorldSection
 from vlmrl.errors import ConfigError
+from vlmrl.extras.toy.kinds import GROUNDING, VIDEOS, make_world, tokenizer_corpus, world_hash
+from vlmrl.extras.toy.lock import locked
+from vlmrl.extras.toy.model import build_model
+from vlmrl.extras.toy.tasks import SPLITS, Split
+from vlmrl.extras.toy.world import MARKER, usable
 from vlmrl.run.loop import until_line
 from vlmrl.run.start import Places, train_from
 from vlmrl.run.ui import Ui
-from vlmrl.toy.kinds import GROUNDING, VIDEOS, make_world, tokenizer_corpus, world_hash
-from vlmrl.toy.lock import locked
-from vlmrl.toy.model import build_model
-from vlmrl.toy.tasks import SPLITS, Split
-from vlmrl.toy.world import MARKER, usable
 from vlmrl.train import dist
 
 _VERSION = 1
@@ -48,6 +48,11 @@ def prepare(cfg: Config, ui: Ui) -> Places:
             data = world(cfg.toy.world, cache, ui, [source.path for source in sources])
         model = str(_base(cfg, cfg.toy, cache, data, ui)) if cfg.model.path == "toy" else cfg.model.path
     return Places(model=model, data=data)
+
+
+def untrained(toy: ToySection, folder: Path) -> None:
+    """Write the tiny model of a recipe with its random weights, for what needs its processor alone."""
+    build_model(folder, seed=toy.base_seed, corpus=tokenizer_corpus(toy.world.kind))
 
 
 def default_world(ui: Ui, sources: Sequence[str] = (), kind: str = GROUNDING) -> Path:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from vlmrl.cli import app
 from vlmrl.errors import ConfigError
-from vlmrl.extras.tools.cached import chosen, entries
+from vlmrl.extras.toy.cached import chosen, entries
 
 DAY = 86400.0
 

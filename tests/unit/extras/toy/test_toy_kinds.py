@@ -15,17 +15,17 @@ from vlmrl.config.schema import Config, ToyWorldSection
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.data.source import load_source
 from vlmrl.errors import ConfigError
+from vlmrl.extras.toy import tasks, world
+from vlmrl.extras.toy.kinds import PICTURES, VIDEOS, make_world, tokenizer_corpus, world_hash
+from vlmrl.extras.toy.model import build_model, build_tokenizer
+from vlmrl.extras.toy.shell import clip
+from vlmrl.extras.toy.tasks import SPLITS
 from vlmrl.media.image import decode_image
 from vlmrl.methods import require_methods
 from vlmrl.run.audit import audit
 from vlmrl.run.ui import Ui
-from vlmrl.toy import tasks, world
-from vlmrl.toy.kinds import PICTURES, VIDEOS, make_world, tokenizer_corpus, world_hash
-from vlmrl.toy.model import build_model, build_tokenizer
-from vlmrl.toy.shell import clip
-from vlmrl.toy.tasks import SPLITS
 
-RECIPES = Path(__file__).parents[3] / "configs" / "recipes"
+RECIPES = Path(__file__).parents[4] / "configs" / "recipes"
 OF_KIND = {
     "multitask": "toy_g2rpo.yaml",
     "spatial": "toy_fgrpo.yaml",

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pixels import PALETTE, only, seen
+from vlmrl.extras.toy.picture import INK, SIDE, Thing, mask, norm1000, paint, png
 from vlmrl.media.image import decode_image
-from vlmrl.toy.picture import INK, SIDE, Thing, mask, norm1000, paint, png
 
 
 @given(st.sampled_from(["square", "circle", "triangle"]), st.integers(12, 45), st.integers(12, 45))

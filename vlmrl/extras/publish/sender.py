@@ -11,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import typer
+
 from vlmrl.errors import VlmrlError
 
 NICE = 5
@@ -53,11 +55,11 @@ def main() -> None:
         if given.folder is None:
             from vlmrl.extras.publish.hub import make_repo
 
-            print(make_repo(given.repo, private=given.private))
+            typer.echo(make_repo(given.repo, private=given.private))
             return
-        print(send(given.folder, given.repo, private=given.private, licence=given.license, message=given.message))
+        typer.echo(send(given.folder, given.repo, private=given.private, licence=given.license, message=given.message))
     except VlmrlError as error:
-        print(" ".join(str(error).split()))
+        typer.echo(" ".join(str(error).split()))
         sys.exit(error.exit_code)
 
 

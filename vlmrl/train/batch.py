@@ -71,6 +71,7 @@ class StepBatch:
             turns=any(attempt is not None for _, _, attempt in owners),
             keep_N=torch.ones(len(owners), dtype=torch.bool),
             counted_N=x.valid_N.clone(),
+            # `groups` stand in plan order too, so the n-th of these is the n-th of `rows`
             mine=torch.tensor([n for n, (record, _, _) in enumerate(owners) if record.rank == dist.rank()], dtype=torch.int64),
             groups=groups,
             rows=rows,
@@ -93,6 +94,7 @@ class StepBatch:
         """This rank's rows that train, as places in `rows`: those that the filters keep, less those that `trains_N` leaves out."""
         trains_N = self.x.provided.get("trains_N")
         train_N = self.keep_N if trains_N is None else self.keep_N & trains_N.bool()
+        # [N] of all ranks -> [n] of this one -> places
         return train_N[self.mine].nonzero()[:, 0].tolist()
 
 
@@ -148,7 +150,7 @@ def _columns(records: Sequence[_Record], progress: float) -> AdvantageInputs:
     return AdvantageInputs(
         reward_N=total(rewards_NK, weights_K),
         rewards_NK=rewards_NK,
-        valid_N=(~rewards_NK.isnan()).any(dim=1),
+        valid_N=(~rewards_NK.isnan()).any(dim=1),  # judged by one reward at least
         group_N=torch.tensor([record.place for record in records for _ in record.rewards]),
         task_N=torch.tensor([tasks.index(record.task) for record in records for _ in record.rewards]),
         on_policy_N=torch.tensor([flag for record in records for flag in record.on_policy]),
@@ -176,7 +178,7 @@ def _rows(groups: Sequence[tuple[int, ScoredGroup]]) -> list[Row]:
 
 
 def _attempts(steps: Sequence[tuple[str | None, int]]) -> torch.Tensor | None:
-    """Number of the attempt (trajectory, k) that each row is a step of; None where some row is of no trajectory."""
+    """Number the attempt (trajectory, k) that each row is a step of; None where some row is of no trajectory."""
     if any(trajectory is None for trajectory, _ in steps):
         return None
     known = {step: number for number, step in enumerate(sorted({(str(t), k) for t, k in steps}))}
@@ -197,6 +199,7 @@ def total(rewards_NK: torch.Tensor, weights_K: torch.Tensor | None) -> torch.Ten
         [N]; NaN where none was judged.
     """
     judged = ~rewards_NK.isnan()
+    # not a product with the mask, in which NaN * 0 would be NaN: [N, K] -> [N]
     out = torch.where(judged, rewards_NK if weights_K is None else rewards_NK * weights_K, torch.zeros_like(rewards_NK)).sum(dim=1)
     return torch.where(judged.any(dim=1), out, torch.full_like(out, float("nan")))
 
@@ -211,6 +214,7 @@ def sampler_logprobs(rollouts: Sequence[Rollout], width: int) -> tuple[torch.Ten
         (of the first, of the second), [N, width] each, in nats; NaN elsewhere.
     """
     sampled, given = (torch.full((len(rollouts), width), float("nan")) for _ in range(2))
+    # NaN and not 0, which is a log-prob: rows of ground truth have none at all
     for n, rollout in enumerate(rollouts):
         values = torch.tensor(rollout.logprobs)
         moved = rollout.guidance is not None and rollout.guidance.train == "plain"

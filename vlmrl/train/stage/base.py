@@ -43,7 +43,7 @@ class Reference:
 
 
 class Recorder(Protocol):
-    """Keeps groups of each step, for whoever looks at the run (`keep`)."""
+    """Records groups of each step, for whoever looks at the run."""
 
     def choose(self, batch: StepBatch, adv_NT: torch.Tensor, adv_N: torch.Tensor, *, step: int, global_step: int) -> None:
         """Take what is kept of a step's groups on this rank, before the update.
@@ -124,7 +124,7 @@ class Stage:
         return label_key(self.loader.samples.values())
 
     def set_rate(self) -> None:
-        """Set the learning rates of the coming update."""
+        """Set the learning rates of the coming update, from the number of finished steps alone: a resumed run has the same."""
         o = self.cfg.optim
         shape = partial(learning_rate, self.state.step, self.cfg.steps, schedule=o.schedule, warmup=o.warmup)
         set_rates(self.learner.updates.optimizer, o, lambda peak: shape(peak=peak))
@@ -134,7 +134,7 @@ class Stage:
         self.tokens.add(rows, self.learner.max_tokens_per_microbatch, layout=self.learner.layout)
 
     def weights_changed(self) -> None:
-        """Tell what providers keep that an update was applied."""
+        """Tell the providers' states that an update was applied."""
         for keeper in self.providers.keepers.values():
             keeper.after_update()
 

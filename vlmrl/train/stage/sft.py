@@ -27,18 +27,19 @@ if TYPE_CHECKING:
 
 
 def negative_log_likelihood(x: LossInputs) -> LossOutput:
-    """-log p of each target token."""
+    """Compute -log p of each target token, [B, T]."""
     return LossOutput(-x.logp_BT, {})
 
 
 def drops_thought(cfg: SftSection, seed: int, sample_id: str, epoch: int) -> bool:
     """Whether this row's thought is dropped (in this epoch)."""
+    # coordinates and no generator: the draw is the same after a restart, and whatever ranks there are
     when = (epoch,) if cfg.dropout_per_epoch else ()
     return rng.uniform(seed, "thought_dropout", cfg.name, sample_id, *when) < cfg.thought_dropout
 
 
 def target(cfg: SftSection, seed: int, sample: Sample, epoch: int) -> str:
-    """The text that the row teaches."""
+    """Write the text that a row teaches."""
     if cfg.answer_format == "answer_only" or drops_thought(cfg, seed, sample.id, epoch):
         return gold_text(sample, cfg.answer_format, None)
     return gold_text(sample, cfg.answer_format, sample.thought)

@@ -49,7 +49,7 @@ class Demonstration:
         texts = traces(group.prompt.sample, group.prompt.answer_format)
         if not texts:
             return group
-        text = texts[rng.key(0, "demonstration", group.id) % len(texts)]
+        text = texts[rng.key(0, "demonstration", group.id) % len(texts)]  # the id holds step and place: traces take turns
         out = with_given_row(group, text, tokenize)
         value = score(out)[-1]
         return out if value is not None and value > self.above else group

@@ -59,7 +59,10 @@ class AveragedWeights:
 
     @torch.no_grad()
     def step(self, weights: Mapping[str, Tensor]) -> bool:
-        """Count an optimizer step, and update the average if it is its turn; whether it was.
+        """Count an optimizer step, and update the average if it is its turn.
+
+        Returns:
+            Whether it was.
 
         Raises:
             ValueError: names or shapes differ from the average's; nothing is changed then.
@@ -69,15 +72,15 @@ class AveragedWeights:
         if self.steps % self.every:
             return False
         for name, average in self._average.items():
-            average.copy_(blend(average, weights[name], self.decay))
+            average.copy_(blend(average, weights[name], self.decay))  # in place: it may be a parameter of the reference
         return True
 
     def tensors(self) -> dict[str, Tensor]:
-        """The live tensors under their names in a checkpoint."""
+        """Collect the live tensors under their names in a checkpoint."""
         return {PREFIX + name: t.detach() for name, t in self._average.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the tensors, as JSON values."""
+        """Collect all but the tensors, as JSON values."""
         return {"steps": self.steps, "every": self.every, "decay": self.decay}
 
     @torch.no_grad()

@@ -34,7 +34,7 @@ def settle_types(model: Any, *, family: Family, compute: torch.dtype, trains: Co
         table = isinstance(module, torch.nn.Embedding) and module is not embedding
         own = dict(module.named_parameters(recurse=False))
         if table or not any(p.ndim > 1 for p in own.values()):
-            continue
+            continue  # tables and norms: see the module docstring
         for name, parameter in own.items():
             whole = f"{path}.{name}" if path else name
             stays = parameter is first or family.part_of(whole) in trains or bool(exact & set(whole.split(".")))

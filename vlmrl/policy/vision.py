@@ -117,15 +117,15 @@ class VisionCache:
     def look(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> PassFeatures:
         """Look up what is known of these media, in memory or on disk, and what has to be encoded."""
         distinct = {handle.key: handle for handle in handles}
-        if train and policy.vision_trains:
+        if train and policy.vision_trains:  # features with a gradient belong to one backward pass
             return self._seen(policy, {}, list(distinct.values()))
-        if self._version != policy.vision_version:
+        if self._version != policy.vision_version:  # an update of the tower: what is here is of older weights
             self._features.clear()
             self._bytes, self._version = 0, policy.vision_version
         known = {key: self._features[key] for key in distinct if key in self._features}
         self.hits += len(known)
         for key in known:
-            self._features.move_to_end(key)
+            self._features.move_to_end(key)  # used last, dropped last
         missing = [handle for key, handle in distinct.items() if key not in known]
         if missing and self.disk is not None and not policy.vision_trains:
             for handle in missing:
@@ -146,6 +146,7 @@ class VisionCache:
         if train and policy.vision_trains:
             return self._encode(policy, handles, train=True)
         with torch.no_grad():
+            # slices of one pass share its memory: each is kept, and dropped, by itself
             out = {key: value.owned() for key, value in self._encode(policy, handles, train=False).items()}
         for key, value in out.items():
             if self.disk is not None and not policy.vision_trains:
@@ -163,7 +164,7 @@ class VisionCache:
 
     def _keep(self, key: str, value: Any) -> None:
         if value.nbytes > self.budget:
-            return
+            return  # it would push out everything and not fit
         self._features[key] = value
         self._bytes += value.nbytes
         while self._bytes > self.budget:
@@ -183,6 +184,7 @@ class VisionCache:
                 found.setdefault(piece.handle.key, []).append(parts)
         out: dict[str, Features] = {}
         for handle in handles:
+            # pieces of each level joined along time, and let go as soon as they are
             merged, *deep = (level[0] if len(level) == 1 else torch.cat(level) for level in zip(*found.pop(handle.key), strict=True))
             out[handle.key] = Features(merged, tuple(deep))
             _check(handle, out[handle.key])
@@ -268,7 +270,7 @@ def _bounded(whole: Sequence[Piece], bound: int) -> list[list[Piece]]:
 
 
 def _encode_pieces(policy: Policy, pieces: Sequence[Piece], pixels: Pixels, *, train: bool) -> list[Parts]:
-    """Features of each piece, from one pass.
+    """Compute the features of each piece, in one pass.
 
     Raises:
         RuntimeError: the tower did not return deepstack features by medium.
@@ -276,11 +278,12 @@ def _encode_pieces(policy: Policy, pieces: Sequence[Piece], pixels: Pixels, *, t
     kind = pieces[0].handle.kind
     held = [pixels.get_key(piece.handle.key).pixel_values[piece.first * piece.step : piece.last * piece.step] for piece in pieces]
 
+    # a function: under recomputation pixels are put together again, and not kept on the device
     def values() -> torch.Tensor:
         return torch.cat([torch.from_numpy(np.ascontiguousarray(part)) for part in held])
 
     flat = run_tower(policy, kind, values, [piece.grid for piece in pieces], train=train)
-    levels = len(flat) // len(pieces)
+    levels = len(flat) // len(pieces)  # merged features, and deepstack levels where there are any
     return [tuple(flat[n * levels : (n + 1) * levels]) for n in range(len(pieces))]
 
 
@@ -310,14 +313,14 @@ def run_tower(
 
 
 def _pixels(policy: Policy, kind: MediaKind, patches: torch.Tensor) -> torch.Tensor:
-    """Patches of the host as the tower sees them: what is kept as bytes travels as bytes."""
+    """Bring patches of the host to the tower as it sees them: what is kept as bytes travels as bytes."""
     there = to_device(patches, policy.device)
     return policy.bundle.scales[kind](there) if there.dtype == torch.uint8 else there
 
 
 def _places(tower: Any, grid: torch.Tensor, device: torch.device) -> dict[str, torch.Tensor]:
-    """Where each patch stands, as transformers' towers take it: made on the host and copied, for on the device the host would wait for
-    every number that it counts with. Boundaries of windows stay on the host, where attention looks at them; but transformers' own flash
+    """Compute where each patch stands, as transformers' towers take it: made on the host and copied, for on the device the host would wait
+    for every number that it counts with. Boundaries of windows stay on the host, where attention looks at them; but transformers' own flash
     attention takes those of the device."""
     from transformers import vision_utils as made
 
@@ -343,7 +346,7 @@ def _places(tower: Any, grid: torch.Tensor, device: torch.device) -> dict[str, t
 
 
 def _parts(encoded: Any, count: int) -> Parts:
-    """What the tower returned, medium after medium. Deepstack features come per layer and then per medium; most families have none."""
+    """Sort what the tower returned, medium after medium. Deepstack features come per layer and then per medium; most families have none."""
     layers = getattr(encoded, "deepstack_features", None) or ()
     for number, layer in enumerate(layers):
         if isinstance(layer, torch.Tensor) or len(layer) != count:

@@ -247,7 +247,7 @@ class _Answers(NamedTuple):
     """Of the real tokens in G * C."""
 
     def mask(self, prefix: int) -> Tensor:
-        """Which key of [prompt; answer] each token of an answer may see, bool [1, 1, C, prefix + C]."""
+        """Say which key of [prompt; answer] each token of an answer may see, bool [1, 1, C, prefix + C]: all of the prompt, and causal."""
         width, device = self.columns_GC.shape[1], self.columns_GC.device
         q, k = (torch.arange(n, device=device) for n in (width, prefix + width))
         return (k[None, :] <= q[:, None] + prefix)[None, None]
@@ -255,7 +255,7 @@ class _Answers(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def _answers(layout: PrefixLayout, device: torch.device) -> tuple[_Answers | None, ...]:
-    """Of every group; None for those that are ordinary causal rows."""
+    """Find the answers of every group; None for groups that are ordinary causal rows."""
     return tuple(None if _single(block) else _padded(block, device) for block in layout.blocks)
 
 
@@ -282,7 +282,7 @@ def _call(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor 
 
 
 def _single(block: Block) -> bool:
-    """One answer: the group is an ordinary causal row."""
+    """Whether the group has one answer at most, and so is an ordinary causal row."""
     return sum(1 for n in block.suffixes if n) <= 1
 
 

@@ -124,6 +124,7 @@ def answer_likelihood(logp_NT: Tensor, answer_NT: Tensor) -> Tensor:
         [N] float64; NaN for a row without an answer.
     """
     count_N = answer_NT.sum(dim=1)
+    # [N, T] -> [N]; `where`, since outside the mask log-probs may be anything, NaN too
     total_N = torch.where(answer_NT, logp_NT.double(), torch.zeros_like(logp_NT, dtype=torch.float64)).sum(dim=1)
     likelihood_N = (total_N / count_N.clamp(min=1)).exp()
     return torch.where(count_N > 0, likelihood_N, torch.full_like(likelihood_N, float("nan")))

@@ -50,7 +50,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class ModelInput:
-    """What the language model gets besides positions and masks."""
+    """Inputs of the language model besides positions and masks."""
 
     embeds_BSH: torch.Tensor
     visual_BS: torch.Tensor
@@ -206,7 +206,7 @@ def scored(rows: Sequence[Row], values: Sequence[torch.Tensor], asked: HeadOptio
 
 @dataclass(frozen=True)
 class Layout:
-    """How rows become micro-batches and micro-batches become log-probs. Samplers, losses and advantages never know which one ran."""
+    """A way of packing: how rows become micro-batches, and these log-probs. Samplers, losses and advantages never know which one ran."""
 
     split: Callable[[Sequence[Row], int], list[list[int]]]
     """(rows, token budget) -> places of the rows of each micro-batch."""

@@ -50,7 +50,7 @@ class TokenStat:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadOptions:
-    """What is asked of the head: keywords of the forward of every layout."""
+    """Options of the head: keywords of the forward of every layout."""
 
     temperature: float
     forbidden: tuple[int, ...]
@@ -97,7 +97,7 @@ def streaming_logprobs(
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """How a pass over the vocabulary is made."""
+    """Settings of a pass over the vocabulary: options of the head, chunk sizes and types."""
 
     temperature: float
     forbidden: tuple[int, ...]
@@ -125,6 +125,12 @@ def plan_of(
     cap: float | None,
 ) -> HeadPlan:
     """Check numbers and types, and choose the types of the work.
+
+    Args:
+        entropies: whether entropies are wanted, and whether with a gradient.
+        rows: of one chunk.
+        vocab: columns of one chunk.
+        cap: soft cap of the logits; None: none.
 
     Raises:
         ValueError: one of them cannot be.
@@ -244,7 +250,7 @@ class _Streaming(Function):
         whole = plan.graph and not plan.entropy_gradient and any(ctx.needs_input_grad) and count <= plan.rows and size <= plan.vocab
         whole = whole and plan.cap is None  # whose slope is of logits
         kept: torch.Tensor | None = None
-        with torch.autocast(hidden.device.type, enabled=False):  # or it would cast again what is cast by chunks here
+        with torch.autocast(hidden.device.type, enabled=False):  # casts are made here, chunk by chunk
             hidden_c = hidden.to(plan.compute)
             for columns in ranges(size, plan.vocab):  # outside, so that each part of the matrix is cast once
                 head_c = head[columns].to(plan.compute)
@@ -329,7 +335,7 @@ def _add_target(dz_RC: torch.Tensor, grad_R: torch.Tensor, targets_R: torch.Tens
 
 
 def _part(total: torch.Tensor, columns: slice, exact: torch.dtype) -> torch.Tensor:
-    """Where to add up one vocabulary chunk of a gradient: in place where its type is exact enough, else aside (see `_store`)."""
+    """Choose where to add up one vocabulary chunk of a gradient: in place where its type is exact enough, else aside (see `_store`)."""
     view = total[columns]
     return view if total.dtype == exact else torch.zeros_like(view, dtype=exact)
 

@@ -73,7 +73,7 @@ def lacks(device: torch.device) -> str | None:
 
 
 class Segments(NamedTuple):
-    """What the calls of a layout need, on the device."""
+    """Index tensors of a layout's calls, on the device."""
 
     own: Lengths
     cross: tuple[tuple[Lengths, Tensor], ...]
@@ -188,7 +188,7 @@ def tower_attention(
 
 
 class _Varlen(torch.autograd.Function):
-    """What `torch.nn.attention.varlen.varlen_attn` is, with a backward that keeps its order where the run is deterministic."""
+    """Attention as `torch.nn.attention.varlen.varlen_attn`, with a backward that keeps its order where the run is deterministic."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, scale: float) -> Tensor:

@@ -75,8 +75,12 @@ def files_of(path: str, revision: str | None = None) -> Path | None:
 
 
 def load_processor(path: str, *, revision: str | None = None, family: str = AUTO, max_tiles: int | None = None) -> ProcessorBundle:
-    """Load only tokenizer and processors: enough to encode data without any weights. `family`: `model.family` of a recipe; `max_tiles`:
-    its `media.max_tiles`, which becomes part of the fingerprint.
+    """Load only tokenizer and processors: enough to encode data without any weights.
+
+    Args:
+        path: folder or hub id.
+        family: `model.family` of a recipe.
+        max_tiles: its `media.max_tiles`, which becomes part of the fingerprint.
 
     Raises:
         ConfigError: not found, of a model type that is not supported, not that family's processor, or one that cannot cut pictures so.
@@ -176,10 +180,16 @@ def load_policy(
     """Load the weights, and make a policy of them.
 
     Args:
+        path: folder or hub id.
+        bundle: what `load_processor` gave for it.
+        attention: kernel by transformers' name; packed rows take `prefix_backend`.
         positions: `auto` takes the rule that the folder's `vlmrl.json` names, else `max`.
         read: what is not `placed` has to be given to an engine (`train.updates`) before it is used.
         quantize: see `policy.nf4`; only for models that are `placed`.
         trains: parts whose weights may train: they stay float32. All others are kept in the type `dtype` (`policy.precision`).
+
+    Returns:
+        The policy in evaluation mode, without adapters; `freeze` then says which parameters train.
 
     Raises:
         ConfigError: not found, unsupported family, a type that is not in `COMPUTE`, a device that is not there, or a report of
@@ -194,7 +204,7 @@ def load_policy(
     if getattr(config, "quantization_config", None) is not None:
         raise ConfigError(f"model.path: the weights of '{path}' are quantised already; take the original ones, and model.quantize: nf4")
     model = _empty(config, attention)
-    # each tensor gets its own type as it is read (`typed`), so no copy of the model in float32 is ever made
+    # each tensor gets its own type as it is read (`typed`): no whole copy in float32 lies beside the model
     kind, settle = type(model), partial(settle_types, family=family, compute=compute, trains=trains)
     if quantize != "none":
         if read != "placed" or not bundle.family.own_code:
@@ -207,7 +217,7 @@ def load_policy(
         model = _weights(path, revision, typed(kind, settle), attention, where=where if read == "placed" else None)
     model.__class__ = kind  # `typed` was for loading alone
     settle(model)
-    if read == "placed":
+    if read == "placed":  # else an engine places the weights (`train.updates`)
         model = model.to(where)
         if where.type == "cpu":
             _own_memory(model)
@@ -349,11 +359,12 @@ def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.P
     policy.vision_trains = False
     for name in sorted(named):
         part = policy.bundle.family.part_of(name)
+        # with adapters the weights below them stay frozen, whatever part they are of
         trains = part not in parts and (policy.lora is None or name in policy.lora.names)
         named[name].requires_grad_(trains)
         if trains:
             out.append((name, named[name]))
-            policy.vision_trains |= part != "language"
+            policy.vision_trains |= part != "language"  # the mergers too: features depend on them
             if named[name].element_size() < 4:
                 raise ValueError(f"'{name}' is to train and is {named[name].dtype}, which is too coarse for updates: load it with trains")
     if not out:

@@ -162,6 +162,7 @@ class Adapters:
     @contextmanager
     def off(self) -> Iterator[None]:
         """Open a context in which the model computes with its own weights alone, exactly. May be nested."""
+        # only what is on now: an inner context must not switch on what an outer one has switched off
         on = [layer for layer in self.layers.values() if not layer.disable_adapters]
         trains = [(p, p.requires_grad) for layer in on for p in lora_weights(layer)]
         try:
@@ -280,5 +281,5 @@ class Policy:
 
 
 def lora_weights(layer: Any) -> list[torch.nn.Parameter]:
-    """A and B of one of peft's layers."""
+    """Return A and B of one of peft's layers."""
     return [layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight]

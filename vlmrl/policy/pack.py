@@ -31,7 +31,7 @@ Rule = Literal["max", "grid"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PositionSpec:
-    """What of a model's config decides positions."""
+    """The part of a model's config that decides positions."""
 
     merge_size: int
     tokens_per_second: float | None

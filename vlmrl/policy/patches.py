@@ -37,7 +37,7 @@ def raw_patches(frames: np.ndarray, *, patch: int, merge: int, temporal: int) ->
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """What a processor takes pixels to."""
+    """A processor's normalisation of pixels, per channel: (pixel - mean) / deviation."""
 
     mean_C: torch.Tensor
     """float32, in the unit of pixels."""

@@ -47,7 +47,7 @@ class RowLayout:
 
     def allow(self) -> torch.Tensor:
         """Say which key each query may see, bool [N, N]: the definition of the layout. Quadratic; for the reference backend and tests."""
-        n = torch.arange(self.tokens)
+        n = torch.arange(self.tokens)  # [1, N] keys against [N, 1] queries
         return (n[None, :] <= n[:, None]) & (n[:, None] < self.ends[None, :])
 
     @functools.cached_property

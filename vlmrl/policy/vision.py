@@ -24,14 +24,14 @@ Parts = tuple[torch.Tensor, ...]
 
 
 class Pixels(Protocol):
-    """What features are computed from (`media.store.MediaStore`)."""
+    """The source of the pixels that features are computed from (`media.store.MediaStore`)."""
 
     def get_key(self, key: str) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What the language model gets of one medium."""
+    """Vision features of one medium, as the language model gets them."""
 
     merged: torch.Tensor
     """[tokens, H], put in the places of the placeholders."""
@@ -115,7 +115,12 @@ class VisionCache:
             self.fingerprint(policy)
 
     def look(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> PassFeatures:
-        """Look up what is known of these media, in memory or on disk, and what has to be encoded."""
+        """Look up what is known of these media, in memory or on disk, and what has to be encoded. Nothing is encoded yet: ranks whose
+        passes are collectives first agree on how many each of them makes.
+
+        Returns:
+            What `features` of the same media then encodes and gives.
+        """
         distinct = {handle.key: handle for handle in handles}
         if train and policy.vision_trains:  # features with a gradient belong to one backward pass
             return self._seen(policy, {}, list(distinct.values()))
@@ -142,7 +147,11 @@ class VisionCache:
         return PassFeatures(self, known, unknown, passes)
 
     def encode(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> dict[str, Any]:
-        """Pass media through the tower; without gradient they are kept, in memory and on disk."""
+        """Pass media through the tower; without gradient they are kept, in memory and on disk.
+
+        Returns:
+            Key -> features.
+        """
         if train and policy.vision_trains:
             return self._encode(policy, handles, train=True)
         with torch.no_grad():
@@ -172,8 +181,8 @@ class VisionCache:
             self._bytes -= old.nbytes
 
     def _encode(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> dict[str, Any]:
-        """One pass of the tower per kind, or as many as its bound of patches asks for. Patches that backward computes again count once.
-        A family without code of its own passes media one by one."""
+        """Make one pass of the tower per kind, or as many as its bound of patches asks for. Patches that backward computes again count
+        once. A family without code of its own passes media one by one."""
         if policy.subject is not None:
             with policy.autocast():
                 return {handle.key: policy.subject.hand_over(self.pixels.get_key(handle.key).argued) for handle in handles}
@@ -242,6 +251,12 @@ def tower_passes(handles: Sequence[MediaHandle], bound: int | None) -> list[list
     Each medium attends only to itself, so batching does not mix them. Attention of the Qwen-VL towers never crosses a temporal step,
     positions along time do not enter it, and a merger joins patches of one step: the features of a video are those of its steps, computed
     in any number of passes. A step, and so a picture, is never cut.
+
+    Args:
+        bound: patches of a pass, at most; None: no bound.
+
+    Returns:
+        The pieces of each pass.
     """
     out: list[list[Piece]] = []
     for kind in ("image", "video"):

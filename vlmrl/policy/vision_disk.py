@@ -100,7 +100,7 @@ class FeatureStore:
             self.stats["too_large"] += 1
             return
         path = self.path(key, fingerprint, dtype)
-        fs.write_bytes(path, blob)
+        fs.write_bytes(path, blob)  # whole or not at all: others may be reading
         self.stats["stored"] += 1
         self._bytes += len(blob)
         self._unseen += len(blob)

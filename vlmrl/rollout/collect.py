@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class RolloutBatch:
-    """What a step's collection gives: scored groups in plan order, and where the time went."""
+    """Result of a step's collection: scored groups in plan order, and where the time went."""
 
     groups: list[ScoredGroup] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True)
 class Collector:
-    """What stays the same from step to step. `stage` (its name) separates the seeds of stages."""
+    """Makes and scores the groups of a stage's steps. `stage` (its name) separates the seeds of stages."""
 
     engine: RolloutEngine
     strategy: Strategy
@@ -269,7 +269,7 @@ class Collector:
         one.futures = self._sample(self.requests(batch), score, out)
 
     def requests(self, batch: GenerationBatch) -> list[Request]:
-        """Make what a batch asks the engine for."""
+        """Make what a batch asks the engine for, one request per group."""
         sizes = zip(batch.prompts, batch.num_generations, strict=True)
         # the place is a coordinate too: a step that crosses an epoch may hold one sample twice
         return [

@@ -59,7 +59,7 @@ def _behind(p_NV: Tensor, mass: float) -> Tensor:
 
 
 def _place(p_NV: Tensor, draws_N: Tensor) -> Tensor:
-    """The place in whose share of the whole each uniform falls, int64 [N]."""
+    """Find the place in whose share of the whole each uniform falls, int64 [N]."""
     if p_NV.device.type == "cpu":
         # the uniform is scaled by the whole sum, which is 1 only up to rounding
         cdf_NV = p_NV.cumsum(-1)

@@ -38,7 +38,7 @@ PREFILL_TOKENS = 32768
 
 
 class Grid(Decoding, Protocol):
-    """Where the keys and values of prompts go."""
+    """The cache that keys and values of prompts go into, and that their answers decode on."""
 
     def admit(self, slots: Sequence[int], counts: Sequence[int], lengths: Sequence[int], layers: list[Pair], /) -> None: ...
 
@@ -338,7 +338,7 @@ class GenerateCall:
         return out
 
     def _decode(self, rows: Running, token: torch.Tensor) -> Running:
-        """One forward pass of one token per row."""
+        """Make one forward pass of one token per row."""
         self.grid.advance()
         self.engine.decoded_steps += 1
         hidden = self.forward(token, rows.position_N, self.grid)

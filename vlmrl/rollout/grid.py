@@ -116,7 +116,7 @@ class DecodeGrid:
             _change(self._answer, lambda x: F.pad(x, (0, 0, 0, more)))
         if self._moved:
             alive = self._alive_AG.reshape(-1)
-            # place -> row; a place that has ended gets the row of one before it, and nobody reads what comes of that
+            # place -> row; a place that has ended gets the row of another, and nobody reads what comes of that
             rows = np.maximum(np.cumsum(alive) - 1, 0)
             self._row_AG = None if alive.all() else torch.from_numpy(rows).to(self.device)
             self._place_N = torch.from_numpy(np.flatnonzero(alive)).to(self.device)
@@ -126,7 +126,7 @@ class DecodeGrid:
         self._column = self._seen - 1 if min(self._ages) == self._seen - 1 else None
         if self._column is None:
             self._at_AKG = places(self._answer[0][0], self._age_A)
-        # [A, P + T]: padding behind a prompt, and columns that an answer has not come to; the same for all answers of a prompt
+        # [A, P + T], what no answer of a prompt may see: padding behind the prompt, and columns that they have not come to
         prompt = torch.arange(self._prompt[0][0].shape[2], device=self.device)[None] >= self._length_A[:, None]
         answer = torch.arange(self._seen, device=self.device)[None] > self._age_A[:, None]
         hidden = torch.cat([prompt, answer], dim=1)

@@ -26,7 +26,11 @@ Encode = Callable[[Sample, str], Prompt]
 
 
 def collector_for(strategy: Strategy, encode: Encode) -> Callable[..., Collector]:
-    """Choose the class of collector that a strategy needs; `encode` makes the prompts with hints."""
+    """Choose the class of collector that a strategy needs; `encode` makes the prompts with hints.
+
+    Returns:
+        The class, to be called with the other fields of `Collector`.
+    """
     return partial(GuidedCollector, encode=encode) if isinstance(strategy, GuidingStrategy) else Collector
 
 

@@ -53,7 +53,7 @@ class Journal:
         good = self._read(raw, {"global_step": global_step, "rank": rank})
         self.dropped_bytes = len(raw) - good
         if self.dropped_bytes:
-            fs.truncate(self.path, good)
+            fs.truncate(self.path, good)  # or what is appended would stand behind a torn line, and never be read
         if good == 0:
             fs.append(self.path, _framed({"journal": SCHEMA, "global_step": global_step, "rank": rank}))
             fs.fsync_dir(folder)  # the file's name must outlive a crash as well
@@ -78,6 +78,7 @@ class Journal:
         fs.append(self.path, line)
         # as it would be read back: what this process replays is what one after a crash does
         self._records.append(_without_seq(json.loads(line[_HEADER:])))
+        # at most a second of groups can be lost, and these are sampled again from their seeds
         if self._clock() - self._synced >= SYNC_SECONDS:
             self.sync()
 

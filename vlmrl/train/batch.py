@@ -56,6 +56,9 @@ class StepBatch:
             groups: (place in the plan, scored group) of this rank.
             baseline: value of a sample before this step, from the ledger; None where it was never seen.
             progress: share of the stage that is done.
+
+        Returns:
+            Columns over all ranks that are the same on each, with the rows of this one.
         """
         local = [_record(place, scored, baseline) for place, scored in groups]
         # in plan order, whichever rank has a group: every rank computes the same, however many there are
@@ -84,7 +87,7 @@ class StepBatch:
         self.keep_N = self.keep_N & torch.isin(self.x.group_N, torch.tensor(self._kept_groups()[:count]))
 
     def kept_groups(self) -> int:
-        """Number of groups, of all ranks, with a row that is kept."""
+        """Count the groups, of all ranks, with a row that is kept."""
         return len(self._kept_groups())
 
     def _kept_groups(self) -> list[int]:
@@ -100,7 +103,7 @@ class StepBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Record:
-    """What other ranks must know of one group; the tuples have an entry for each of its rollouts."""
+    """Facts of one group that other ranks must know; the tuples have an entry for each of its rollouts."""
 
     place: int
     rank: int
@@ -139,7 +142,7 @@ def _record(place: int, scored: ScoredGroup, baseline: Callable[[str], float | N
 
 
 def _columns(records: Sequence[_Record], progress: float) -> AdvantageInputs:
-    """The inputs of the methods, from the groups of all ranks in plan order."""
+    """Make the inputs of the methods, from the groups of all ranks in plan order."""
     # of the first: all groups of a stage are scored by the same rewards
     columns, weights_K = records[0].columns, torch.tensor(records[0].weights, dtype=torch.float64)
     # sorted: a set of texts has another order in every process, and the ids must be those of all ranks

@@ -39,7 +39,7 @@ class Watch(Protocol):
     """What this rank is at."""
 
     def collective(self, name: str) -> AbstractContextManager[None]:
-        """Around a block in which this rank waits for the others."""
+        """Mark a block in which this rank waits for the others."""
         ...
 
     def close(self) -> None:

@@ -93,7 +93,7 @@ class PromptLoader:
         return [item for item, rank in zip(wanted, deal(costs, dist.world()), strict=True) if rank == dist.rank()]
 
     def _dealt(self, plan: Sequence[PlannedPrompt], ledger: Ledger) -> list[PlannedPrompt]:
-        """The plan with each prompt's share of the rollouts."""
+        """Give each prompt of the plan its share of the rollouts."""
         if self.budget is None or not plan:
             return list(plan)
         numbers = self.budget([ledger.row(planned.sample_id) for planned in plan], sum(planned.num_generations for planned in plan))

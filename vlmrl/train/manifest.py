@@ -22,7 +22,7 @@ class DamagedError(CheckpointError):
 
 
 def sealed(body: Mapping[str, Any]) -> bytes:
-    """The only spelling of a sealed file: sorted JSON, with a digest of the rest, so that no changed byte goes unnoticed."""
+    """Write a sealed file in its only spelling: sorted JSON, with a digest of the rest, so that no changed byte goes unnoticed."""
     plain = json.dumps(body, sort_keys=True)
     return json.dumps({**body, "digest": hashlib.sha256(plain.encode()).hexdigest()}, sort_keys=True, indent=1).encode()
 
@@ -37,6 +37,7 @@ def unsealed(raw: bytes, name: str) -> dict[str, Any]:
         body = json.loads(raw)
     except ValueError as error:
         raise DamagedError(f"{name}: not JSON: {error}") from error
+    # whole bytes are compared: the same content in another spelling was not written here
     if not isinstance(body, dict) or raw != sealed({k: v for k, v in body.items() if k != "digest"}):
         raise DamagedError(f"{name}: content differs from its digest")
     return body
@@ -60,6 +61,7 @@ def write_manifest(folder: Path, body: Mapping[str, Any], known: Mapping[str, di
     """
     known = known or {}
     entries = [*known.values(), *listing(folder, only=lambda name: name != MANIFEST and name not in known)]
+    # sorted, so that the manifest does not depend on which rank wrote which file
     raw = sealed({**body, "files": sorted(entries, key=lambda entry: entry["path"])})
     fs.write_bytes(folder / MANIFEST, raw)
     return json.loads(raw)["digest"]

@@ -57,7 +57,7 @@ class Memories:
             raise ValueError(f"memory '{name}': the name is taken, or has a '/'; every part of a stage needs one of its own")
         self._parts[name] = part
         if name in self._waiting:
-            part.load_state_dict(self._waiting.pop(name))
+            part.load_state_dict(self._waiting.pop(name))  # what is left at the end belongs to nobody (`complete`)
         return part
 
     def complete(self) -> None:

@@ -111,19 +111,19 @@ def gauge_of(device: torch.device) -> Gauge:
 
 
 def peak_resident() -> int:
-    """Most resident memory of this process so far, in bytes."""
+    """Measure the most resident memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def resident() -> int:
-    """Resident memory of this process in bytes; where the kernel does not tell, the most so far."""
+    """Measure the resident memory of this process in bytes; where the kernel does not tell, the most so far."""
     pages = Path("/proc/self/statm")
     return int(pages.read_text().split()[1]) * resource.getpagesize() if pages.exists() else peak_resident()
 
 
 @dataclass(frozen=True, kw_only=True)
 class DevicePeaks:
-    """What a run took of a device at its peaks, in bytes."""
+    """Peak use of a device by a run, in bytes."""
 
     slack: int
     """Beyond tensors."""

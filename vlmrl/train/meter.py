@@ -117,7 +117,7 @@ class Counters:
 #
 # About a run that goes on but no longer learns what it should: said once in a while, never a stop. They are pure functions of the last
 # logged steps. The window is not part of the run's state: it changes nothing that is trained or logged, so a resumed run is the same
-# without it, and simply watches anew.
+# without it, and simply watches anew. Each rule gives alarm -> text, and nothing where all is well.
 
 EARLY = 3
 """Steps after which it is said that nothing can be learned."""
@@ -187,7 +187,7 @@ def no_given_rows(window: Window) -> dict[str, str]:
 
 
 def _means(window: Window) -> str:
-    """Mean of each reward over steps."""
+    """Write the mean of each reward over steps."""
     keys = [key for key in window[-1] if key.startswith("rewards/") and key.endswith("/mean")]
     return ", ".join(f"{key.split('/')[1]} {sum(step.get(key, 0.0) for step in window) / len(window):.3g} on average" for key in keys)
 
@@ -207,7 +207,7 @@ def rising_faults(window: Window) -> dict[str, str]:
 
 
 def apart(window: Window) -> dict[str, str]:
-    """The sampler's log-probs are not the trainer's: the rollouts are of another policy than the one that they train."""
+    """Report that the sampler's log-probs are not the trainer's: the rollouts are of another policy than the one that they train."""
     gaps = [step["sampling/logp_gap"] for step in window[-EARLY:] if "sampling/logp_gap" in step]
     if len(gaps) < EARLY or min(gaps) <= APART:
         return {}
@@ -280,6 +280,6 @@ class AlarmMonitor:
 
 
 def _mean(steps: Window, key: str) -> float | None:
-    """Mean over `EDGE` steps; None where there are fewer or one does not have the value."""
+    """Average over `EDGE` steps; None where there are fewer or one does not have the value."""
     values = [step[key] for step in steps if key in step]
     return sum(values) / EDGE if len(values) == EDGE else None

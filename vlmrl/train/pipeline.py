@@ -426,7 +426,11 @@ def check_replayed(stage: Stage, groups: Sequence[Group], top_p: float, journal:
 
 
 def probe_gaps(learner: Learner, probes: Sequence[tuple[Prompt, Rollout]]) -> dict[str, float]:
-    """Measure the mean gap by place of answers under the policy's current weights."""
+    """Measure how far the log-probs of probes are from the trainer's, under the policy's current weights.
+
+    Returns:
+        Means of the metrics of `rollout.mismatch.gaps`.
+    """
     rows = [Row(index=n, group=n, prompt=prompt, response=rollout.ids) for n, (prompt, rollout) in enumerate(probes)]
     logp_NT = score_rows(learner, rows)
     sampled_NT = torch.full_like(logp_NT, float("nan"))

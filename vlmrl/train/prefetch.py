@@ -60,7 +60,7 @@ class Prefetcher:
         for done in [future for future in self._running if future.done()]:
             self._running.remove(done)
             done.result()
-        # a medium that pushed one of the current step out of the cache would cost more than it saves
+        # so that what is fetched pushes no medium of the current step out of the cache
         used = sum(self.store.weight(handle) for handle in {handle.key: handle for handle in in_use}.values())
         total = self.store.settings.cache_bytes
         if self._thread is None:

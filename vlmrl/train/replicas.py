@@ -91,7 +91,7 @@ class ReplicaUpdates:
             return
         weights = read_tensors(path / WEIGHTS)
         require_same_names(path, weights, self._named)
-        with torch.no_grad():
+        with torch.no_grad():  # into the parameters that optimizer and model share
             for name, value in weights.items():
                 self._named[name].copy_(value)
         state = json.loads((path / GROUPS).read_text(encoding="utf-8"))
@@ -106,7 +106,11 @@ def write_whole(
     moments: Mapping[str, torch.Tensor],
     groups: Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:
-    """Write whole tensors on rank 0; every rank waits for them and shares a failure."""
+    """Write whole tensors on rank 0; every rank waits for them and shares a failure.
+
+    Returns:
+        Nothing of the manifest is known yet: an empty mapping.
+    """
 
     def write() -> None:
         write_tensors(folder / WEIGHTS, weights)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class StageState:
-    """What belongs to the current stage: the next one starts from a fresh one."""
+    """State of the current stage: the next one starts from a fresh one."""
 
     step: int = 0
     """Finished optimizer steps of the current stage."""
@@ -67,7 +67,7 @@ class RunState(StageState):
     def start_stage(self, index: int) -> None:
         """Move to the next stage: counters of the stage start again, the run's go on."""
         self.stage = index
-        fresh = StageState()
+        fresh = StageState()  # by its fields, so that one that is added later is reset too
         for one in fields(StageState):
             setattr(self, one.name, getattr(fresh, one.name))
 

@@ -30,7 +30,11 @@ def summed_notes(notes: Mapping[str, int]) -> dict[str, float]:
 
 
 def unaided(groups: Sequence[tuple[int, ScoredGroup]]) -> dict[str, float]:
-    """Average reward and length of what the policy did without help, where guided rows took the place of some of it; {} elsewhere."""
+    """Average reward and length of what the policy did without help, over all ranks, where guided rows took the place of some of it.
+
+    Returns:
+        What replaces `reward` and `completions/mean_length` of the log; {} where nothing was guided.
+    """
     helped = any(dist.gather(any(scored.unguided is not None for _, scored in groups)))
     if not helped:
         return {}

@@ -79,7 +79,7 @@ class Learner:
 
 @dataclass(frozen=True, kw_only=True)
 class MicroSlices:
-    """What statistics need of a micro-batch's rows, beside the inputs of the loss."""
+    """Values of a micro-batch's rows for statistics, beside the inputs of the loss."""
 
     place_B: torch.Tensor
     """Place of each row in the minibatch."""
@@ -90,11 +90,11 @@ class MicroSlices:
 
 
 class Objective(Protocol):
-    """What a micro-batch contributes to the gradient of a step. It is called once per micro-batch; the sum over all micro-batches and ranks
-    has the gradient of the whole step, whatever the split."""
+    """The objective of one update. It is called once per micro-batch; the sum over all micro-batches and ranks has the gradient of the
+    whole step, whatever the split."""
 
     def total(self, mask_NT: torch.Tensor) -> float:
-        """Denominator of the whole step over all ranks, from this rank's mask. Called on every rank."""
+        """Compute the denominator of the whole step over all ranks, from this rank's mask. Called on every rank."""
         ...
 
     def __call__(self, x: LossInputs, slices: MicroSlices, total: float) -> tuple[torch.Tensor, Sums]:
@@ -104,7 +104,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Minibatch:
-    """What one update trains on: this rank's rows with flat [N, T] tensors, right-padded like the responses."""
+    """The batch of one update: this rank's rows with flat [N, T] tensors, right-padded like the responses."""
 
     rows: tuple[Row, ...]
     adv_NT: torch.Tensor
@@ -129,7 +129,7 @@ class Minibatch:
 
 @dataclass(kw_only=True)
 class StepReport:
-    """What happened. `metrics` are means over all ranks."""
+    """Result of an optimizer step, or the average of several. `metrics` are means over all ranks."""
 
     applied: bool
     grad_norm: float
@@ -373,7 +373,7 @@ def _slices(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) 
 
 
 def _gap(logp_BT: torch.Tensor, sampled_BT: torch.Tensor) -> Sums:
-    """Mean |trainer - sampler| log-prob, and the low-variance estimate of KL(sampler || trainer), over sampled tokens."""
+    """Sum |trainer - sampler| log-prob, and the low-variance estimate of KL(sampler || trainer), over sampled tokens, with their count."""
     known = sampled_BT.isfinite()  # NaN: not sampled
     gap = torch.where(known, logp_BT.detach() - sampled_BT, torch.zeros_like(sampled_BT))
     of = known.sum()

@@ -19,21 +19,21 @@ NAMED = 5
 
 
 class Moments:
-    """What Adam and AdamW remember of a parameter, on the device and in a checkpoint. An optimizer that remembers something else holds an
+    """The moments that Adam and AdamW keep of a parameter, on the device and in a checkpoint. An optimizer that keeps others holds an
     object of a subclass as its `moments`."""
 
     def kinds(self, parameter: torch.Tensor) -> tuple[str, ...]:
-        """Kinds of tensors that a parameter may have."""
+        """Name the kinds of tensors that a parameter may have."""
         del parameter
         return ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
     def needed(self, parameter: torch.Tensor) -> set[str]:
-        """Kinds that a parameter has once it has been updated."""
+        """Name the kinds that a parameter has once it has been updated."""
         del parameter
         return {"step", "exp_avg", "exp_avg_sq"}
 
     def expected(self, kind: str, parameter: torch.Tensor, value: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
-        """Shape and type that a saved tensor must have; `value` is what was saved."""
+        """Give the shape and type that a saved tensor must have; `value` is what was saved."""
         return ((), value.dtype) if kind == "step" else (tuple(parameter.shape), parameter.dtype)
 
     def saved(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -54,7 +54,7 @@ ADAM = Moments()
 
 
 def moments_of(opt: Any) -> Moments:
-    """What an optimizer remembers."""
+    """Find the kind of moments that an optimizer keeps."""
     return getattr(opt, "moments", ADAM)
 
 

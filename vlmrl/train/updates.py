@@ -124,7 +124,7 @@ class Updates(Protocol):
         ...
 
     def start(self, path: Path | None) -> None:
-        """Called once, before the stage's first pass, on every rank: read what a writer wrote, where it is resumed from a checkpoint.
+        """Read what a writer wrote, where the stage is resumed from a checkpoint. Called once, before its first pass, on every rank.
 
         Raises:
             CheckpointError: the weights are not those that this stage trains.
@@ -133,7 +133,7 @@ class Updates(Protocol):
 
 
 class Engine(Protocol):
-    """How weights, gradients and moments lie on the ranks (`train.sharding`)."""
+    """A training engine: how weights, gradients and moments lie on the ranks (`train.sharding`)."""
 
     offloads: tuple[str, ...]
     """What it can keep in the machine's memory (`train.offload`)."""

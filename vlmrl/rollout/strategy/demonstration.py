@@ -22,7 +22,7 @@ from vlmrl.types import Group, Sample
 
 
 def traces(sample: Sample, answer_format: str) -> list[str]:
-    """The row's demonstrations. Its own thought and answer count as one where it lists none.
+    """Read the row's demonstrations. Its own thought and answer count as one where it lists none.
 
     Raises:
         DataError: `meta.demonstrations` is not a list of texts.

@@ -50,7 +50,7 @@ class Bound:
         return self.arguments[name] if name in self.arguments else self.defaults[name]
 
     def seeing(self, x: AdvantageInputs) -> AdvantageInputs:
-        """Give the inputs as this method sees them: with its memory, if it has one."""
+        """Give the inputs as this method sees them: with its memory, if it has one, as float64 tensors."""
         if "remembers" not in self.extra:
             return x
         return dataclasses.replace(x, memory={name: _tensor(value) for name, value in self.memory.value.items()})
@@ -200,6 +200,7 @@ def credit_tokens(algorithm: Algorithm, batch: StepBatch) -> tuple[torch.Tensor,
     adv_N: torch.Tensor = algorithm.advantage.call(algorithm.advantage.seeing(seen))
     # learnt after the call, from the rows of all ranks: a method sees past steps alone, and the same on every rank
     algorithm.advantage.learn(seen)
+    # on top of the method's own advantage: the dual as it is now, then moved on by what this step measures
     for guard in algorithm.acting_on("advantage"):
         dual = guard.dual()
         adv_N = guard.extra["apply"](raw, adv_N, dual)
@@ -247,6 +248,7 @@ def advantage_problem(algorithm: Algorithm, batch: StepBatch, adv_N: torch.Tenso
     on every rank.
     """
     x = batch.x
+    # rows that nothing judged, or that a filter left out, may hold anything: they train nothing
     bad_N = batch.keep_N & x.valid_N & ~adv_N.isfinite()
     if not bool(bad_N.any()):
         return None
@@ -265,9 +267,14 @@ def per_token(method: Bound) -> bool:
 
 
 def shaped(algorithm: Algorithm, x: AdvantageInputs) -> AdvantageInputs:
-    """Apply every shaping to the reward columns, in order, and sum them anew."""
+    """Apply every shaping to the reward columns, in order, and sum them anew.
+
+    Returns:
+        The inputs with `rewards_NK` and `reward_N` shaped; the others are as they were.
+    """
     rewards_NK = x.rewards_NK
     for shaping in algorithm.reward_shaping:
+        # each sees the columns as those before it left them
         seen = dataclasses.replace(x, rewards_NK=rewards_NK)
         rewards_NK = shaping.call(rewards_NK, x.valid_N, shaping.seeing(seen))
         shaping.learn(seen)

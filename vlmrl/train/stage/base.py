@@ -73,7 +73,7 @@ class Recorder(Protocol):
 
 @dataclass(kw_only=True)
 class StepResult:
-    """What a step gives to the hooks behind it, and what these give to one another."""
+    """Result of a step for the hooks behind it, and what these give to one another."""
 
     report: StepReport
     values: dict[str, float]
@@ -88,7 +88,7 @@ class StepResult:
 
 @dataclass(kw_only=True)
 class Stage:
-    """What a step works with. Everything of it that must survive is in `state`, or is kept by `train.memory`."""
+    """A stage as its step function gets it. Everything of it that must survive is in `state`, or is kept by `train.memory`."""
 
     cfg: StageBase
     seed: int
@@ -153,9 +153,10 @@ class Stage:
         `step` (the current one, if not given) are fetched in the background."""
         began, waited = time.perf_counter(), self.store.waited()
         yield
-        decode = self.store.waited() - waited
+        decode = self.store.waited() - waited  # of this thread: what background threads have fetched cost it nothing
         self.clock.add("decode", decode)
         self.clock.add("encode", time.perf_counter() - began - decode)
+        # behind the block, so that the next step's media do not compete with this one's
         if self.loader.prefetcher is not None and (self.state.step if step is None else step) + 1 < self.cfg.steps:
             with self.clock.phase("prefetch"):
                 self.loader.prefetch(self.state.ledger)

@@ -100,6 +100,9 @@ def gather_groups(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline
     """Generate and score groups until enough of them pass the filters or the recipe's attempts are used up (`dynamic_sampling`).
 
     Groups beyond the wanted number are left out of the update, in plan order; they count in the ledger and in the log.
+
+    Returns:
+        The rollouts of all attempts, over all ranks, with the filters applied.
     """
     state, clock = stage.state, stage.clock
     groups: list[tuple[int, ScoredGroup]] = []
@@ -145,7 +148,15 @@ def update(
     """Make `cfg.updates_per_step` optimizer steps over the kept rows; `see` is shown what their forward passes give.
 
     Old log-probs are recomputed by the trainer, in the same layout as the update, when there is more than one step; with one step the ratio
-    is 1 by construction."""
+    is 1 by construction.
+
+    Args:
+        kept: this rank's rows that train, as places in `batch.rows`; none, and the rank still takes part.
+        adv_NT: advantages per token of all of this rank's rows.
+
+    Returns:
+        Means over the optimizer steps; `applied` where all of them were.
+    """
     learner, clock = stage.learner, stage.clock
     rows, rollouts = [batch.rows[n] for n in kept], [batch.rollouts[n] for n in kept]
     index, x = torch.tensor(kept, dtype=torch.int64), batch.x

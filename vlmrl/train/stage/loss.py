@@ -119,7 +119,7 @@ def objective_of(learner: Learner, algorithm: Algorithm, batch: Minibatch, beta:
 
 
 def constrained(learner: Learner, constraint: Bound, batch: Minibatch) -> Auxiliary:
-    """Make the term of a constraint that acts on the loss, with its dual at the weights that this update starts from."""
+    """Make the term of a constraint that acts on the loss, with its dual at the weights that this update starts from. Moves the dual on."""
     x = scored_inputs(learner, batch)
     # over all ranks, so that every rank moves the dual alike
     seen = merge(dist.gather(constraint.extra["measure"](x)))

@@ -65,7 +65,7 @@ def preference_step(stage: Stage, cfg: PreferenceSection, loss: Bound) -> StepRe
     with stage.clock.phase("old_and_reference"):
         minibatch = Minibatch(
             rows=rows,
-            adv_NT=sign_N[:, None] * torch.ones(mask_NT.shape),
+            adv_NT=sign_N[:, None] * torch.ones(mask_NT.shape),  # [N] -> [N, T]
             mask_NT=mask_NT,
             logp_old_NT=stage.score_reference(rows),  # the log-ratio of these losses is to the reference
         )

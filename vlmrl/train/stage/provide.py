@@ -40,10 +40,10 @@ Fetch = Callable[..., Mapping[str, torch.Tensor]]
 
 
 class ProviderState(Stateful, Protocol):
-    """What a provider keeps from step to step: made once per stage as `keeps(stage, method)`, saved with every checkpoint."""
+    """State of a provider that lasts from step to step: made once per stage as `keeps(stage, method)`, saved with every checkpoint."""
 
     def after_update(self) -> None:
-        """Called after every applied update."""
+        """Take note of an update that was applied; called after each."""
         ...
 
 

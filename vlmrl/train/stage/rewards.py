@@ -29,7 +29,7 @@ class Rewards:
     memory: MemoryLedger
 
     def score(self, group: Group, step: int) -> ScoredGroup:
-        """Score a group of a step. Called in threads."""
+        """Score a group of a step of the stage, counted from 0. Called in threads."""
         # what the policy saw, for rewards that look: nothing is opened a second time
         media = MediaOnDemand(tuple(handle.key for handle in group.prompt.media), self.store.get_key)
         with self.memory.phase("reward"):

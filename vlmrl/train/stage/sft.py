@@ -57,6 +57,7 @@ def sft_step(stage: Stage, cfg: SftSection, loss: Loss = negative_log_likelihood
     mask_NT = response_mask(rows)
     stage.set_rate()
     faults.point("step.before_update")
+    # the objective of RL without divergence and correction; the advantage is 1 everywhere
     objective = TokenObjective(loss=loss, reducer=reducer.bind(reduce))
     with stage.clock.phase("forward_backward"):
         report = optimizer_step(stage.learner, Minibatch(rows=rows, adv_NT=torch.ones(mask_NT.shape), mask_NT=mask_NT), objective)
@@ -65,7 +66,11 @@ def sft_step(stage: Stage, cfg: SftSection, loss: Loss = negative_log_likelihood
 
 
 def taught_rows(stage: Stage, cfg: SftSection) -> tuple[Row, ...]:
-    """Plan and encode the step's rows of this rank, with what they teach."""
+    """Plan and encode the step's rows of this rank.
+
+    Returns:
+        Rows whose response is the text that they teach, end token included.
+    """
     bundle = stage.policy.bundle
     with stage.timed_loader():
         taken = stage.loader.next_batch(stage.state.ledger, prompts=cfg.batch, rollouts=1)

@@ -177,19 +177,13 @@ def load_policy(
     quantize: Literal["none", "nf4"] = "none",
     trains: Collection[Part] = (),
 ) -> Policy:
-    """Load the weights, and make a policy of them.
+    """Load the weights, and make a policy of them, in evaluation mode and without adapters; `freeze` says which parameters train.
 
     Args:
-        path: folder or hub id.
-        bundle: what `load_processor` gave for it.
-        attention: kernel by transformers' name; packed rows take `prefix_backend`.
         positions: `auto` takes the rule that the folder's `vlmrl.json` names, else `max`.
         read: what is not `placed` has to be given to an engine (`train.updates`) before it is used.
         quantize: see `policy.nf4`; only for models that are `placed`.
         trains: parts whose weights may train: they stay float32. All others are kept in the type `dtype` (`policy.precision`).
-
-    Returns:
-        The policy in evaluation mode, without adapters; `freeze` then says which parameters train.
 
     Raises:
         ConfigError: not found, unsupported family, a type that is not in `COMPUTE`, a device that is not there, or a report of
@@ -204,7 +198,6 @@ def load_policy(
     if getattr(config, "quantization_config", None) is not None:
         raise ConfigError(f"model.path: the weights of '{path}' are quantised already; take the original ones, and model.quantize: nf4")
     model = _empty(config, attention)
-    # each tensor gets its own type as it is read (`typed`): no whole copy in float32 lies beside the model
     kind, settle = type(model), partial(settle_types, family=family, compute=compute, trains=trains)
     if quantize != "none":
         if read != "placed" or not bundle.family.own_code:

@@ -160,6 +160,7 @@ class UsedMedia:
         Raises:
             CheckpointError: its key is another one, and this is not accepted.
         """
+        # relative to the data, so that the folder may be moved; found once, since every medium of a source asks
         if root not in self._prefixes:
             self._prefixes[root] = os.path.relpath(root, self._root)
         name, short = f"{label}{self._prefixes[root]}/{ref.path}", key[:_KEY]

@@ -65,7 +65,7 @@ def _cumulative(sample: Sample, rung: object) -> list[str]:
     """Cut a rung into its beginnings, each longer than the one before, the last the whole."""
     if isinstance(rung, str):
         words = rung.split()
-        ends = sorted({-(-len(words) * i // PIECES) for i in range(1, PIECES + 1)} - {0})
+        ends = sorted({-(-len(words) * i // PIECES) for i in range(1, PIECES + 1)} - {0})  # a set: a few words have fewer pieces
         return [" ".join(words[:end]) for end in ends]
     pieces = [text.strip() for text in _texts(sample, rung) if text.strip()]
     return [" ".join(pieces[: i + 1]) for i in range(len(pieces))]
@@ -102,6 +102,7 @@ def formed(group: Group, rewards: Rewards, best: HintRound, *, form: Form, train
         out += rows
     else:
         success = next(i for i, r in enumerate(best.rewards) if r is not None and r >= success_at)
+        # every row that was judged has failed, or the group would not have been helped: the last of them gives way
         out[max(i for i, r in enumerate(rewards) if r is not None)] = rows[success]
     return replace(group, rollouts=tuple(replace(r, k=k) for k, r in enumerate(out)))
 
@@ -134,6 +135,7 @@ class Hinted:
         good = [r for r in rounds if solved(r, self.success_at)]
         if not good:
             return group
+        # the hint that says least, of those that led to a success
         best = min(good, key=lambda r: r.request.tier)
         return formed(group, rewards, best, form=self.form, train=self.train, old=self.old, success_at=self.success_at)
 
@@ -147,6 +149,7 @@ class Tiers(Hinted):
 
     def ask(self, group: Group, rounds: Sequence[HintRound]) -> list[HintRequest]:
         texts = tiers(group.prompt.sample)
+        # tiers count from 1
         wanted = range(len(texts), len(texts) + 1) if self.last_only and texts else range(1, len(texts) + 1)
         done = {r.request.tier for r in rounds}
         left = [tier for tier in wanted if tier not in done][: self.at_once]

@@ -16,7 +16,7 @@ from vlmrl.types import GenerationSettings, Group, HintRequest, HintRound, Plann
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardContext:
-    """What a reward may know besides the group."""
+    """What a reward may read besides the group."""
 
     progress: float = 0.0
     """Share of the run that is done, in [0, 1]: for schedules."""
@@ -55,7 +55,15 @@ class RolloutEngine(Protocol):
     def generate(
         self, requests: Sequence[Request], settings: GenerationSettings, done: Callable[[int, list[Rollout]], None] | None = None
     ) -> list[list[Rollout]]:
-        """Make the rollouts of every request, in order. `done(number, rollouts)` is called as soon as a request's last answer has ended."""
+        """Make the rollouts of every request.
+
+        Args:
+            settings: of sampling, the same for all.
+            done: called as `done(number, rollouts)` as soon as a request's last answer has ended, so that it is scored meanwhile.
+
+        Returns:
+            For each request, in order, one rollout per seed, in the order of its seeds.
+        """
         ...
 
     def ready(self) -> AbstractContextManager[None]:
@@ -82,7 +90,11 @@ class MultiTurnSession(Protocol):
     """Conversations with one engine, turn by turn, while its weights stay as they are."""
 
     def generate(self, requests: Sequence[Request], settings: GenerationSettings) -> Sequence[Sequence[Rollout]]:
-        """Make the next turns, as `RolloutEngine.generate` does. What their conversations have read before need not be read again."""
+        """Make the next turns, as `RolloutEngine.generate` does. What their conversations have read before need not be read again.
+
+        Returns:
+            For each request, in order, one rollout per seed.
+        """
         ...
 
     def forget(self, conversations: Iterable[int]) -> None:
@@ -105,14 +117,23 @@ class DetachedEngine(RolloutEngine, Protocol):
 
 
 class Strategy(Protocol):
-    """How the rollouts of one prompt are completed after on-policy sampling (for example by adding a ground-truth row)."""
+    """Completes the rollouts of one prompt after on-policy sampling (for example by adding a ground-truth row)."""
 
     def sampled(self, rollouts: int) -> int:
         """Say how many of a group's `rollouts` rows are sampled from the policy."""
         ...
 
     def complete(self, group: Group, score: Callable[[Group], Sequence[float | None]], tokenize: Callable[[str], Sequence[int]]) -> Group:
-        """Add the strategy's own rows to the group."""
+        """Add the strategy's own rows to the group.
+
+        Args:
+            group: with the rows that were sampled.
+            score: gives the total reward of each row of a group; None where nothing judged it.
+            tokenize: text of a row -> its ids, end token included.
+
+        Returns:
+            The group with all of its rows, or the same object where there is nothing to add.
+        """
         ...
 
 
@@ -125,7 +146,16 @@ class GuidingStrategy(Strategy, Protocol):
     """
 
     def more(self, group: Group, rewards: Sequence[float | None], rounds: Sequence[HintRound], *, step: int) -> list[HintRequest]:
-        """Say what to sample next; nothing ends the rounds. `rewards` are the totals of the group's own rows, `step` that of the stage.
+        """Say what to sample next.
+
+        Args:
+            group: with its own rows, those that were sampled without a hint.
+            rewards: total of each of them; None where nothing judged it.
+            rounds: what came of the requests so far, in order.
+            step: of the stage.
+
+        Returns:
+            Requests of the next round; none ends the rounds.
 
         Raises:
             RowError: the row's hints cannot be used; the group goes on without guidance, and the reason is counted.
@@ -133,7 +163,7 @@ class GuidingStrategy(Strategy, Protocol):
         ...
 
     def merge(self, group: Group, rewards: Sequence[float | None], rounds: Sequence[HintRound]) -> Group:
-        """Form the group that goes on. Rows keep their place as `k`."""
+        """Form the group that is trained on, of its own rows and those of the rounds. Rows keep their place as `k`."""
         ...
 
 

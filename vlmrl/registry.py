@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).parent
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """`; did you mean 'x'?` or the empty string."""
+    """Write `; did you mean 'x'?` for an unknown name, or the empty string where none is near."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""
 
@@ -64,7 +64,8 @@ class Catalogue(MutableMapping[str, T]):
         self._renamed = dict(renamed or {})
 
     def add(self, name: str, item: T) -> None:
-        """
+        """Add a thing under a name; adding the same again changes nothing.
+
         Raises:
             ValueError: the name is taken by another thing.
         """
@@ -73,7 +74,7 @@ class Catalogue(MutableMapping[str, T]):
         self[name] = item
 
     def problem(self, name: str) -> str | None:
-        """What is wrong with a name, with the nearest known one or the one that replaced it; None where it is known."""
+        """Say what is wrong with a name, with the nearest known one or the one that replaced it; None where it is known."""
         if name in self:
             return None
         if name in self._renamed:
@@ -83,7 +84,7 @@ class Catalogue(MutableMapping[str, T]):
     def __getitem__(self, name: str) -> T:
         if name not in self._things:
             raise KeyError(self.problem(name))
-        if isinstance(self._things[name], _Place):
+        if isinstance(self._things[name], _Place):  # imported once, when it is first asked for
             self._things[name] = load(self._things[name])
         return self._things[name]
 
@@ -104,14 +105,14 @@ class Catalogue(MutableMapping[str, T]):
 
 
 def load(place: str) -> Any:
-    """What `from module import attribute` gives, for `module:attribute`."""
+    """Import what `from module import attribute` gives, for `module:attribute`."""
     module, _, attribute = place.partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if hasattr(found, attribute) else importlib.import_module(f"{module}.{attribute}")
 
 
 def type_name(annotation: Any) -> str:
-    """How an annotation is shown to users: `float`, `int or None`, `one of 'a', 'b'`."""
+    """Write an annotation as it is shown to users: `float`, `int or None`, `one of 'a', 'b'`."""
     origin = typing.get_origin(annotation)
     if origin is Literal:
         return "one of " + ", ".join(repr(a) for a in typing.get_args(annotation))
@@ -125,19 +126,19 @@ def type_name(annotation: Any) -> str:
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Whether a YAML value has the annotated type. A bool is not a number; an int is a float."""
+    """Check whether a YAML value has the annotated type. A bool is not a number; an int is a float."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is Any:
         return True
     if origin is Literal:
-        return any(value == a and type(value) is type(a) for a in args)
+        return any(value == a and type(value) is type(a) for a in args)  # or True would be 1
     if origin in (Union, types.UnionType):
         return any(fits(value, a) for a in args)
     if origin in (list, tuple):
         if not isinstance(value, list | tuple):
             return False
         items = typing.cast("Sequence[Any]", value)
-        if origin is tuple and args and args[-1] is not Ellipsis:
+        if origin is tuple and args and args[-1] is not Ellipsis:  # YAML has lists alone; a tuple says how long
             return len(items) == len(args) and all(fits(v, a) for v, a in zip(items, args, strict=True))
         return all(fits(v, args[0]) for v in items) if args else True
     if origin is dict:
@@ -155,8 +156,8 @@ SHOWN = 50
 
 
 def first_of(problems: Sequence[str], where: str, further: int = 0) -> list[str]:
-    """The first `SHOWN` problems of unknown keys, and a line that counts the others. `where` begins that line; `further` are those that
-    `problems` does not hold."""
+    """Take the first `SHOWN` problems of unknown keys, and a line that counts the others. `where` begins that line; `further` are those
+    that `problems` does not hold."""
     further += max(0, len(problems) - SHOWN)
     return [*problems[:SHOWN], *([f"{where}: {further} more unknown key{'s' * (further > 1)}"] if further else [])]
 
@@ -172,7 +173,7 @@ class Parameter:
 
 
 def parameters(what: str, function: Callable[..., Any]) -> dict[str, Parameter]:
-    """The keyword-only parameters of a function by name. `what` names it in messages.
+    """Read the keyword-only parameters of a function, by name: its configuration schema. `what` names it in messages.
 
     Raises:
         ValueError: one has no annotation, or `**` hides them.
@@ -193,7 +194,7 @@ def parameters(what: str, function: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def argument_problems(what: str, known: Mapping[str, Parameter], arguments: Mapping[str, Any], where: str) -> list[str]:
-    """Everything wrong with giving a function these arguments; empty when it is fine. `where` prefixes each line."""
+    """List everything wrong with giving a function these arguments; empty when it is fine. `where` prefixes each line."""
     takes = ", ".join(known) or "nothing"
     unknown = [key for key in arguments if key not in known]
     named = [f"{where}.{key}: unknown '{key}'{nearest(key, list(known))} ({what} takes: {takes})" for key in unknown[:SHOWN]]
@@ -239,9 +240,15 @@ class Registry(Generic[F]):
         self._entries: dict[str, Entry[F]] = {}
 
     def __call__(self, name: str, *, paper: str | None = None, **extra: Any) -> Callable[[F], F]:
-        """Decorator that registers a function under `name`. Whose it is, the file says that calls this (`Entry.ours`)."""
+        """Register the decorated function under `name`. Whose it is, the file says that calls this (`Entry.ours`).
+
+        Args:
+            paper: arXiv id or other citation; None for what needs none.
+            extra: what the trainer should know of the method (`needs`, `remembers`, ...), by the slot's own keys.
+        """
         caller: types.FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         ours = Path(caller.f_code.co_filename).is_relative_to(_PACKAGE)
+        # the function may be made by a helper: the module whose code runs is what another process has to import
         while caller is not None and caller.f_code.co_name != "<module>":
             caller = caller.f_back
         module = "" if caller is None else caller.f_globals.get("__name__", "")
@@ -260,7 +267,7 @@ class Registry(Generic[F]):
         return sorted(self._entries)
 
     def get(self, name: str) -> Entry[F]:
-        """The entry of that name.
+        """Find the entry of that name.
 
         Raises:
             KeyError: with the nearest known name.
@@ -270,13 +277,13 @@ class Registry(Generic[F]):
         return self._entries[name]
 
     def problems(self, name: str, arguments: Mapping[str, Any], where: str) -> list[str]:
-        """Everything wrong with using `name` with these arguments; empty when it is fine. `where` prefixes each line."""
+        """List everything wrong with using `name` with these arguments; empty when it is fine. `where` prefixes each line."""
         if name not in self._entries:
             return [f"{where}.name: unknown {self.slot} '{name}'{nearest(name, self.names())} (known: {', '.join(self.names())})"]
         return argument_problems(f"{self.slot} '{name}'", self._entries[name].parameters, arguments, where)
 
     def bind(self, name: str, arguments: Mapping[str, Any] | None = None) -> F:
-        """The function with its arguments filled in.
+        """Fill in a function's arguments.
 
         Raises:
             KeyError, TypeError: what `problems` finds.

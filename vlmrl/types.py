@@ -33,7 +33,11 @@ _SEVERAL = ("prompt", "question", "image", "images", "video", "videos", "options
 
 
 def column_problem(columns: Mapping[str, str | Sequence[str]]) -> str | None:
-    """Say what is wrong with `columns` of a source; None if nothing is."""
+    """Find what is wrong with `columns` of a source.
+
+    Returns:
+        The problem as text, with the key that was meant; None if there is none.
+    """
     for key, value in columns.items():
         if key not in COLUMN_KEYS and not (key.startswith("meta.") and len(key) > len("meta.")):
             close = difflib.get_close_matches(key, COLUMN_KEYS, n=1, cutoff=0.6)
@@ -54,7 +58,7 @@ def column_problem(columns: Mapping[str, str | Sequence[str]]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MediaRef:
-    """Where one medium lies. A string that names media is not permission to read it: see `media.access`."""
+    """Reference to one medium: where it lies. A string that names media is not permission to read it: see `media.access`."""
 
     kind: MediaKind
     path: str
@@ -180,13 +184,14 @@ def gold_of(sample: Sample) -> list[Any]:
 
 def digest(value: Any) -> str:
     """Hash a JSON value, in hexadecimal; mappings of any type count as objects."""
+    # one spelling of a value: hashes are compared between processes and runs
     text = json.dumps(value, sort_keys=True, default=dict, separators=(",", ":"))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guidance:
-    """What a guided rollout saw in place of its group's question, and how it trains."""
+    """The hint that a guided rollout was sampled under, in place of its group's question, and how the rollout trains."""
 
     question: str
     """Question text with the hint. With the sample's media and the group's answer format it gives the prompt's ids again."""
@@ -216,6 +221,7 @@ class Rollout:
     """Set for `guided` rows and for no others."""
 
     def __post_init__(self) -> None:
+        # importance weights and replay pair them by place: one too few would shift all behind it
         if self.provenance != "ground_truth" and len(self.logprobs) != len(self.ids):
             raise ValueError(f"rollout {self.k}: {len(self.ids)} ids but {len(self.logprobs)} log-probs")
         if (self.provenance == "guided") != (self.guidance is not None):
@@ -318,7 +324,7 @@ class ScoredGroup:
         """List (total reward, tokens) of what the policy did without help: for the ledger and for logged statistics. Of turns those of each
         attempt, summed; None where nothing judged a turn.
         """
-        if self.unguided is not None:
+        if self.unguided is not None:  # guided rows took the place of some: the group no longer shows what the policy can do
             return list(self.unguided)
         out: dict[tuple[int, ...], tuple[float | None, int]] = {}
         for n, (value, rollout) in enumerate(zip(self.scores.total(), self.group.rollouts, strict=True)):
@@ -349,7 +355,7 @@ class HintRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HintRound:
-    """What came of a `HintRequest`."""
+    """The answer to a `HintRequest`: what was sampled and what it earned, or why nothing was."""
 
     request: HintRequest
     rollouts: tuple[Rollout, ...] = ()
@@ -364,7 +370,7 @@ class HintRound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedPrompt:
-    """What a sampler planned: the next prompt is of this sample."""
+    """One entry of a sampler's plan: the next prompt is of this sample."""
 
     sample_id: str
     num_generations: int
@@ -391,13 +397,14 @@ class Request:
 
     def talkers(self, place: int | None = None) -> tuple[int, ...]:
         """List all conversations that the rollout in a place is a turn of; without a place those of all rollouts."""
+        # until they fork, conversations share a rollout: it is made once, under the first of them
         places = range(len(self.conversations)) if place is None else (place,)
         return tuple(n for k in places for n in (self.conversations[k], *(self.alike[k] if self.alike else ())))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationSettings:
-    """How to sample."""
+    """Settings of sampling."""
 
     max_new_tokens: int
     temperature: float = 1.0

@@ -95,7 +95,7 @@ def has_flash_package() -> bool:
 
 
 def _lacks(device: torch.device) -> str | None:
-    """Why torch's own flash attention cannot run on a CUDA device."""
+    """Say why torch's own flash attention cannot run on a CUDA device; None where it can."""
     from vlmrl.policy import kernels  # of CUDA
 
     return kernels.lacks(device)
@@ -135,6 +135,7 @@ def attach(model: Any, kernel: str, *, device: torch.device, compute: torch.dtyp
         return
     name = NAME.format(kernel=kernel)
     AttentionInterface.register(name, functools.partial(prefix_attention, fallback=ALL_ATTENTION_FUNCTIONS[kernel]))
+    # rows without a layout get the masks that their kernel gets without us
     AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[kernel])
     AttentionInterface.register(WINDOWS, window_attention)
     AttentionInterface.register(TOWER, _tower_attention)
@@ -194,7 +195,7 @@ def prefix_attention(
     if decoding is not None:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return decoding.attend(module.layer_idx, query, key, value, scale), None
-    if record is not None:
+    if record is not None:  # prefill: what decoding will read, in the type that these kernels read
         record.append((key, value))
     if prefix_layout is None:
         plain = functools.partial(fallback, scaling=scaling, dropout=dropout, **kwargs)
@@ -222,7 +223,7 @@ def rows_of(x: Tensor, columns_GC: Tensor) -> Tensor:
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
-    """Key or value heads repeated to the query's number."""
+    """Repeat key or value heads to the query's number, as GQA shares them."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
@@ -246,7 +247,7 @@ class _Answers(NamedTuple):
     """Of the real tokens in G * C."""
 
     def mask(self, prefix: int) -> Tensor:
-        """Which key of [prompt; answer] each token of an answer may see, bool [1, 1, C, prefix + C]."""
+        """Say which key of [prompt; answer] each token of an answer may see, bool [1, 1, C, prefix + C]: all of the prompt, and causal."""
         width, device = self.columns_GC.shape[1], self.columns_GC.device
         q, k = (torch.arange(n, device=device) for n in (width, prefix + width))
         return (k[None, :] <= q[:, None] + prefix)[None, None]
@@ -254,7 +255,7 @@ class _Answers(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def _answers(layout: PrefixLayout, device: torch.device) -> tuple[_Answers | None, ...]:
-    """Of every group; None for those that are ordinary causal rows."""
+    """Find the answers of every group; None for groups that are ordinary causal rows."""
     return tuple(None if _single(block) else _padded(block, device) for block in layout.blocks)
 
 
@@ -268,6 +269,7 @@ def _padded(block: Block, device: torch.device) -> _Answers:
     lengths = [n for n in block.suffixes if n]
     width, ends = max(lengths), torch.tensor(lengths).cumsum(0)
     within = torch.arange(width)[None]
+    # [G, C]: behind its end an answer repeats its last column, whose output is dropped (`places`)
     columns = (ends - torch.tensor(lengths))[:, None] + within.minimum(torch.tensor(lengths)[:, None] - 1)
     places = torch.cat([g * width + torch.arange(n) for g, n in enumerate(lengths)])
     return _Answers(to_device(columns, device), to_device(places, device))
@@ -280,7 +282,7 @@ def _call(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor 
 
 
 def _single(block: Block) -> bool:
-    """One answer: the group is an ordinary causal row."""
+    """Whether the group has one answer at most, and so is an ordinary causal row."""
     return sum(1 for n in block.suffixes if n) <= 1
 
 
@@ -301,13 +303,15 @@ def _two_call(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scal
     outs: list[Tensor] = []
     pieces = (_pieces(x, layout) for x in (query, key, value))
     for answers, mask, qs, ks, vs in zip(_answers(layout, query.device), _masks(layout, query.device), *pieces, strict=True):
-        outs.append(_call(qs[0], ks[0], vs[0], scale))
+        outs.append(_call(qs[0], ks[0], vs[0], scale))  # the prompt, or the whole of an ordinary row
         if answers is None:
             continue
         columns = answers.columns_GC
         count, width = columns.shape
+        # [G, H, prefix + C, D]: the prompt's in front of each answer's own
         keys, values = (torch.cat([prompt.expand(count, -1, -1, -1), rows_of(own, columns)], dim=2) for prompt, own in (ks, vs))
         out = _call(rows_of(qs[1], columns), keys, values, scale, mask)
+        # [G, H, C, D] -> [1, H, answer tokens, D], without padding
         outs.append(out.transpose(0, 1).reshape(1, query.shape[1], count * width, -1)[:, :, answers.places])
     return torch.cat(outs, dim=2)
 
@@ -337,6 +341,7 @@ class _Joined(torch.autograd.Function):
         out_s, lse_s = flash(rows_of(q, columns), rows_of(ks, columns), rows_of(vs, columns), 0.0, True, scale=scale)
         out_s = out_s.transpose(0, 1).flatten(1, 2)[None][:, :, places]
         lse_s = lse_s.transpose(0, 1).flatten(1, 2)[None][:, :, places]
+        # softmax over both sets of keys: out = sum over sets of exp(lse_set - lse) out_set
         lse = torch.logaddexp(lse_p, lse_s)
         out = (out_p * (lse_p - lse).exp()[..., None] + out_s * (lse_s - lse).exp()[..., None]).to(q.dtype)
         ctx.save_for_backward(q, kp, vp, ks, vs, out, lse, columns, places)
@@ -348,6 +353,7 @@ class _Joined(torch.autograd.Function):
         q, kp, vp, ks, vs, out, lse, columns, places = ctx.saved_tensors
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         grad = grads[0].contiguous()
+        # given the joined `out` and `lse`, each call makes exp(score - lse), the probabilities of its keys among all
         dq, dkp, dvp = flash(grad, q, kp, vp, out, lse, 0.0, False, scale=ctx.scale)
         # padding repeats a column: its gradient must be zero, or it would be counted twice
         flat = torch.zeros(1, q.shape[1], columns.numel(), q.shape[3], dtype=q.dtype)
@@ -387,12 +393,14 @@ def grid_attention(q: Tensor, prompt: Pair, own: Pair, mask: Tensor, scale: floa
     """
     prompts, heads, width, shared, size = q.shape
     to_prompt = _products(q.reshape(prompts, heads, width * shared, size), prompt[0])
+    # [A, K, G * R, P + T]: one softmax over the prompt's columns and the answer's own
     score = torch.cat([to_prompt, _products(q, own[0]).flatten(2, 3)], dim=3)
     del to_prompt  # in the longest answers these are the largest tensors of a layer
-    p = score.mul_(scale).add_(mask).softmax(dim=3)
+    p = score.mul_(scale).add_(mask).softmax(dim=3)  # in place: nothing here has a gradient
     del score
     p = p.to(q.dtype)
     count = prompt[0].shape[2]
+    # all answers of a prompt in one product with its values
     out = (p[..., :count] @ prompt[1]).view(prompts, heads, width, shared, size)
     out = out + p[..., count:].reshape(prompts, heads, width, shared, own[0].shape[3]) @ own[1]
     return out.transpose(1, 2).reshape(prompts * width, heads * shared, size)

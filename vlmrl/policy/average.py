@@ -59,7 +59,10 @@ class AveragedWeights:
 
     @torch.no_grad()
     def step(self, weights: Mapping[str, Tensor]) -> bool:
-        """Count an optimizer step, and update the average if it is its turn; whether it was.
+        """Count an optimizer step, and update the average if it is its turn.
+
+        Returns:
+            Whether it was.
 
         Raises:
             ValueError: names or shapes differ from the average's; nothing is changed then.
@@ -69,15 +72,15 @@ class AveragedWeights:
         if self.steps % self.every:
             return False
         for name, average in self._average.items():
-            average.copy_(blend(average, weights[name], self.decay))
+            average.copy_(blend(average, weights[name], self.decay))  # in place: it may be a parameter of the reference
         return True
 
     def tensors(self) -> dict[str, Tensor]:
-        """The live tensors under their names in a checkpoint."""
+        """Collect the live tensors under their names in a checkpoint."""
         return {PREFIX + name: t.detach() for name, t in self._average.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the tensors, as JSON values."""
+        """Collect all but the tensors, as JSON values."""
         return {"steps": self.steps, "every": self.every, "decay": self.decay}
 
     @torch.no_grad()
@@ -121,6 +124,7 @@ def answer_likelihood(logp_NT: Tensor, answer_NT: Tensor) -> Tensor:
         [N] float64; NaN for a row without an answer.
     """
     count_N = answer_NT.sum(dim=1)
+    # [N, T] -> [N]; `where`, since outside the mask log-probs may be anything, NaN too
     total_N = torch.where(answer_NT, logp_NT.double(), torch.zeros_like(logp_NT, dtype=torch.float64)).sum(dim=1)
     likelihood_N = (total_N / count_N.clamp(min=1)).exp()
     return torch.where(count_N > 0, likelihood_N, torch.full_like(likelihood_N, float("nan")))

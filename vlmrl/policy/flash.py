@@ -51,14 +51,14 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: 
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )
         results.append((where, got))
-    for where, got in results:
+    for where, got in results:  # the columns of the two calls do not meet
         out = out.index_copy(0, where, got)
     return out.transpose(0, 1)[None]
 
 
 @functools.lru_cache(maxsize=2)
 def _varlen_plan(layout: RowLayout, device: torch.device) -> list[tuple[Tensor, Tensor, kernels.Lengths]]:
-    """(query columns, key columns, lengths) of call A, and of call B where a run sees others."""
+    """Plan the calls: (query columns, key columns, lengths) of call A, and of call B where a run sees others."""
     columns = [torch.arange(run.start, run.stop) for run in layout.runs]
     calls: list[tuple[Tensor, Tensor, kernels.Lengths]] = []
     for root in (True, False):

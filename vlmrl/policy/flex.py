@@ -34,8 +34,8 @@ def flex(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: fl
 
 
 def warm_up(config: Any, *, compute: torch.dtype, device: torch.device) -> None:
-    """Compile it for a decoder (its `text_config`) before anybody waits for a pass: without a gradient, and with one, on two blocks. That
-    holds for rows of any length."""
+    """Compile FlexAttention for a decoder (its `text_config`) before anybody waits for a pass: without a gradient, and with one, on two
+    blocks. That holds for rows of any length."""
     heads, keys = config.num_attention_heads, config.num_key_value_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     layout = layout_of([(BLOCK, (BLOCK,))])
@@ -49,7 +49,7 @@ def warm_up(config: Any, *, compute: torch.dtype, device: torch.device) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _compiled() -> Any:
-    """For lengths of any size: compiled for one size each, the ninth would run without being compiled (torch's limit)."""
+    """Compile it for lengths of any size: compiled for one size each, the ninth would run without being compiled (torch's limit)."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=True)  # pyright: ignore[reportUnknownMemberType]
@@ -82,7 +82,7 @@ def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _block_pairs(layout: RowLayout, n: int) -> Tensor:
-    """Pairs that may meet in each block of BLOCK queries and keys, int64 [blocks of queries, of keys], without looking at a pair.
+    """Count the pairs that may meet in each block of BLOCK queries and keys, int64 [blocks of queries, of keys], without looking at a pair.
 
     A key is seen by one range of queries, from itself to the end of its subtree. The range begins in one block and ends in one; of the
     blocks in between it has every query.
@@ -91,6 +91,8 @@ def _block_pairs(layout: RowLayout, n: int) -> Tensor:
     size = n // BLOCK
     at = torch.arange(n)
     ending, whole = torch.zeros(2, (size + 1) * size, dtype=torch.int64)
+    # a key's queries in a block: those below its end less those below itself. Of a block, `edge % BLOCK` queries lie below an edge
+    # inside it, and all below one that lies behind
     for edge, sign in ((at, -1), (ends, 1)):
         where = edge // BLOCK * size + at // BLOCK
         ending.index_add_(0, where, sign * (edge % BLOCK))

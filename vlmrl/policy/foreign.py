@@ -21,7 +21,8 @@ class ForeignEngine(RolloutEngine, Protocol):
     def followed(
         self, requests: Sequence[Request], settings: GenerationSettings, look: Callable[[int, int, int, float], bool]
     ) -> list[list[Rollout]]:
-        """As `generate`. `look(request, place of the answer, token, log-prob)` is asked after each token whether the answer goes on."""
+        """Generate as `generate` does. `look(request, place of the answer, token, log-prob)` is asked after each token whether the answer
+        goes on."""
         ...
 
 
@@ -29,7 +30,7 @@ class ForeignFamily(Family, Protocol):
     """A family whose `own_code` is False."""
 
     def bundle(self, processor: Any, path: str) -> ProcessorBundle:
-        """What encoding needs of the family, from the processor that was found at `path`.
+        """Make what encoding needs of the family, from the processor that was found at `path`.
 
         Raises:
             ConfigError: the processor does not say enough.
@@ -37,32 +38,35 @@ class ForeignFamily(Family, Protocol):
         ...
 
     def policy(self, model: Any, bundle: ProcessorBundle, *, device: torch.device, compute: torch.dtype) -> Policy:
-        """A loaded model as a policy, with a `subject` and layouts of its own."""
+        """Make a policy of a loaded model, with a `subject` and layouts of its own."""
         ...
 
     def engine(self, policy: Policy, vision: VisionCache, *, max_num_seqs: int) -> ForeignEngine:
-        """The engine that generates with such a policy. `max_num_seqs`: most answers that decode at a time."""
+        """Make the engine that generates with such a policy. `max_num_seqs`: most answers that decode at a time."""
         ...
 
     def unproven(self, cfg: Any) -> list[str]:
-        """What a recipe asks for and the family is not proven with, each with what to do."""
+        """List what a recipe asks for and the family is not proven with, each with what to do."""
         ...
 
     def training_layout(self, policy: Policy, asked: str, *, recomputes: bool) -> tuple[str, str]:
-        """(the layout that trains, why it is not the one asked for or nothing). All give the same log-probs; what differs is cost.
+        """Choose the layout that trains. All give the same log-probs; what differs is cost.
 
         Args:
             recomputes: whether layers are computed again in the backward pass, under which a cache is dropped.
+
+        Returns:
+            (layout, why it is not the one asked for, or nothing).
         """
         ...
 
 
 def foreign(family: Family) -> ForeignFamily:
-    """A family without code of its own, as what it is."""
+    """Narrow a family without code of its own to the protocol that such families have."""
     assert not family.own_code
     return cast(ForeignFamily, family)
 
 
 def unproven(family: Family, cfg: Any) -> list[str]:
-    """What a recipe asks for and the family is not proven with, each with what to do; nothing for one with code of its own."""
+    """List what a recipe asks for and the family is not proven with, each with what to do; nothing for one with code of its own."""
     return [] if family.own_code else foreign(family).unproven(cfg)

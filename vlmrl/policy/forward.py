@@ -50,7 +50,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class ModelInput:
-    """What the language model gets besides positions and masks."""
+    """Inputs of the language model besides positions and masks."""
 
     embeds_BSH: torch.Tensor
     visual_BS: torch.Tensor
@@ -59,7 +59,7 @@ class ModelInput:
     """Features that are added to the visual columns behind the first layers (Qwen3-VL), each [visual columns, H]; empty elsewhere."""
 
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of the language model's forward."""
+        """Make the keyword arguments of the language model's forward."""
         out: dict[str, Any] = {"inputs_embeds": self.embeds_BSH}
         if self.deepstack:
             out |= {"visual_pos_masks": self.visual_BS, "deepstack_visual_embeds": self.deepstack}
@@ -78,6 +78,7 @@ def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, 
     """
     embeds = policy.core.get_input_embeddings()(to_device(ids_BS, policy.device))
     pads = torch.zeros_like(ids_BS, dtype=torch.bool)
+    # by id and not by span: a placeholder that the policy sampled has no span, and must be found
     for pad in policy.bundle.pad_ids.values():
         pads |= ids_BS == pad
     flat_index: list[torch.Tensor] = []
@@ -98,6 +99,7 @@ def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, 
         return ModelInput(embeds, visual, [])
     index = to_device(torch.cat(flat_index), embeds.device)
     flat = embeds.reshape(-1, embeds.shape[-1])
+    # features are of the compute type, and the stream of hidden states is float32 (`policy.precision`)
     filled = flat.index_copy(0, index, torch.cat(parts).to(flat.dtype)).view_as(embeds)
     # from layers of each span to spans of each layer, as the model adds them
     return ModelInput(filled, visual, [torch.cat(layer) for layer in zip(*deep, strict=True)])
@@ -118,7 +120,7 @@ def repeat(policy: Policy, batch: MicroBatch, vision: VisionCache, *, train: boo
             **inputs.arguments(), attention_mask=batch.attention_BS, position_ids=batch.positions_3BS, use_cache=False
         ).last_hidden_state
         values = read_tokens(
-            hidden_BSH.flatten(0, 1)[batch.score_M],  # of prompts nobody needs logits
+            hidden_BSH.flatten(0, 1)[batch.score_M],  # [B, S, H] -> [M, H]: of prompts nobody needs logits
             policy.head,
             batch.targets_M,
             asked,
@@ -158,6 +160,7 @@ def shared_prefix(
             prefix_layout=batch.layout,
             prefix_backend=policy.prefix_backend,
         ).last_hidden_state[0]
+        # [N, H] -> [M, H]; a prompt's last column stands once for each answer, whose first token it predicts
         values = read_tokens(hidden_NH[batch.score_M], policy.head, batch.targets_M, asked)
     return scored(batch.rows, values, asked)
 
@@ -197,12 +200,13 @@ def scored(rows: Sequence[Row], values: Sequence[torch.Tensor], asked: HeadOptio
     blank = torch.zeros(mask_BT.shape, dtype=values[0].dtype, device=device)
     gradients = (True, asked.entropy_gradient, *(stat.gradient for stat in asked.stats.values()))
     kept = [value if gradient else value.detach() for value, gradient in zip(values, gradients, strict=True)]
+    # [M] -> [B, T]
     return TokenLogprobs.of([blank.index_put(where, value) for value in kept], asked.stats)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How rows become micro-batches and micro-batches become log-probs. Samplers, losses and advantages never know which one ran."""
+    """A way of packing: how rows become micro-batches, and these log-probs. Samplers, losses and advantages never know which one ran."""
 
     split: Callable[[Sequence[Row], int], list[list[int]]]
     """(rows, token budget) -> places of the rows of each micro-batch."""

@@ -50,7 +50,7 @@ class TokenStat:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadOptions:
-    """What is asked of the head: keywords of the forward of every layout."""
+    """Options of the head: keywords of the forward of every layout."""
 
     temperature: float
     forbidden: tuple[int, ...]
@@ -97,7 +97,7 @@ def streaming_logprobs(
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """How a pass over the vocabulary is made."""
+    """Settings of a pass over the vocabulary: options of the head, chunk sizes and types."""
 
     temperature: float
     forbidden: tuple[int, ...]
@@ -125,6 +125,12 @@ def plan_of(
     cap: float | None,
 ) -> HeadPlan:
     """Check numbers and types, and choose the types of the work.
+
+    Args:
+        entropies: whether entropies are wanted, and whether with a gradient.
+        rows: of one chunk.
+        vocab: columns of one chunk.
+        cap: soft cap of the logits; None: none.
 
     Raises:
         ValueError: one of them cannot be.
@@ -165,20 +171,20 @@ def _check(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, bias
 
 
 def ranges(size: int, step: int) -> Iterator[slice]:
-    """Slices of at most `step` that cover `size`."""
+    """Yield slices of at most `step` that cover `size`."""
     return (slice(start, min(start + step, size)) for start in range(0, size, step))
 
 
 def _forbidden_in(columns: slice, plan: HeadPlan, device: torch.device) -> torch.Tensor | None:
-    """The forbidden ids of one vocabulary chunk, counted from its start."""
+    """Find the forbidden ids of one vocabulary chunk, counted from its start."""
     inside = [i - columns.start for i in plan.forbidden if columns.start <= i < columns.stop]
     return to_device(torch.tensor(inside), device) if inside else None
 
 
 def chunk_logits(hidden_RH: torch.Tensor, head_CH: torch.Tensor, bias_C: torch.Tensor | None, banned: torch.Tensor | None, plan: HeadPlan):
-    """One chunk of z, [R, C], a fresh tensor."""
+    """Compute one chunk of z, [R, C], a fresh tensor."""
     z_RC = (hidden_RH @ head_CH.T).to(plan.exact)
-    if bias_C is not None:
+    if bias_C is not None:  # a bias of -inf forbids a token as `banned` does
         z_RC.add_(bias_C.to(plan.exact)).clamp_(min=_LOW)
     if plan.cap is not None:
         z_RC.div_(plan.cap).tanh_().mul_(plan.cap)
@@ -195,6 +201,7 @@ def cap_slope(z_RC: torch.Tensor, plan: HeadPlan) -> torch.Tensor | None:
     """
     if plan.cap is None:
         return None
+    # d/dl c tanh(l / c) = 1 - tanh^2, and z T / c is that tanh; forbidden tokens lie at _LOW and are cut to slope 0
     bent_RC = (z_RC * (plan.temperature / plan.cap)).clamp_(-1, 1)
     return bent_RC.square_().neg_().add_(1)
 
@@ -218,6 +225,7 @@ class _Running:
         """Take in one chunk, which is used up. Returns exp(z - m) of it."""
         index, inside = _column(targets_R, columns)
         self.target[rows] = torch.where(inside, z_RC.gather(1, index)[:, 0], self.target[rows])
+        # with m' = max(m, max z): s' = s exp(m - m') + sum exp(z - m'), and e' likewise, whose exponents shift by m - m' too
         old, s, e = self.m[rows], self.s[rows], self.e[rows]
         m = torch.maximum(old, z_RC.amax(1))
         z_RC.sub_(m[:, None])
@@ -238,12 +246,13 @@ class _Streaming(Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         count, size = hidden.shape[0], head.shape[0]
         state = _Running(count, plan, hidden.device)
+        # all in one chunk, and a backward to come: its probabilities are kept, and need not be made again
         whole = plan.graph and not plan.entropy_gradient and any(ctx.needs_input_grad) and count <= plan.rows and size <= plan.vocab
         whole = whole and plan.cap is None  # whose slope is of logits
         kept: torch.Tensor | None = None
-        with torch.autocast(hidden.device.type, enabled=False):
+        with torch.autocast(hidden.device.type, enabled=False):  # casts are made here, chunk by chunk
             hidden_c = hidden.to(plan.compute)
-            for columns in ranges(size, plan.vocab):
+            for columns in ranges(size, plan.vocab):  # outside, so that each part of the matrix is cast once
                 head_c = head[columns].to(plan.compute)
                 bias_c = None if bias is None else bias[columns]
                 banned = _forbidden_in(columns, plan, hidden.device)
@@ -253,13 +262,14 @@ class _Streaming(Function):
                     del p  # not one chunk more than needed while the next is made
         log_s = state.s.log()
         logp = state.target - state.m - log_s
+        # H = log Z - sum p z with z counted from m: log s - e / s
         entropy = log_s - state.e / state.s if plan.entropy else torch.full_like(logp, float("nan"))
         allowed = torch.ones_like(targets, dtype=torch.bool)
         if plan.forbidden:
             allowed = ~torch.isin(targets, to_device(torch.tensor(plan.forbidden), targets.device))
             logp = logp.masked_fill(~allowed, float("-inf"))
         if kept is not None:
-            kept.div_(state.s[:, None])
+            kept.div_(state.s[:, None])  # exp(z - m) / s: probabilities
         ctx.plan = plan
         ctx.save_for_backward(hidden, head, bias, targets, state.m + log_s, allowed, kept, entropy if plan.entropy_gradient else None)
         if not plan.entropy_gradient:
@@ -275,7 +285,7 @@ class _Streaming(Function):
         d_hidden = torch.zeros_like(hidden, dtype=plan.exact) if to_hidden else None
         d_head = torch.zeros_like(head) if to_head else None
         d_bias = torch.zeros_like(bias) if to_bias else None
-        grad = grad_logp.to(plan.exact) / plan.temperature
+        grad = grad_logp.to(plan.exact) / plan.temperature  # dz/dl = 1 / T, once for all chunks
         with torch.autocast(hidden.device.type, enabled=False):
             hidden_c = hidden.to(plan.compute)
             for columns in ranges(head.shape[0], plan.vocab):
@@ -290,19 +300,19 @@ class _Streaming(Function):
                         z = chunk_logits(hidden_c[rows], head_c, bias_c, banned, plan)
                         slope = cap_slope(z, plan)
                         dz = _with_entropy(z.sub_(log_z[rows, None]), grad[rows], grad_entropy[rows] / plan.temperature, entropy[rows])
-                    elif kept is None:
+                    elif kept is None:  # -g p; the target's own part is added below
                         z = chunk_logits(hidden_c[rows], head_c, bias_c, banned, plan)
                         slope = cap_slope(z, plan)
                         dz = z.sub_(log_z[rows, None]).exp_().mul_(-grad[rows, None])
                     else:
                         dz = kept * -grad[rows, None]
                     _add_target(dz, grad[rows], targets[rows], allowed[rows], columns)
-                    if slope is not None:
+                    if slope is not None:  # through the soft cap, the target's part as well
                         dz.mul_(slope)
                     if part_bias is not None:
                         part_bias += dz.sum(0)
                     dz_c = dz.to(plan.compute)
-                    if d_hidden is not None:
+                    if d_hidden is not None:  # dh = dz W and dW = dz^T h, added up over the chunks
                         accumulate(d_hidden[rows], dz_c, head_c)
                     if part_head is not None:
                         accumulate(part_head, dz_c.T, hidden_c[rows])
@@ -325,7 +335,7 @@ def _add_target(dz_RC: torch.Tensor, grad_R: torch.Tensor, targets_R: torch.Tens
 
 
 def _part(total: torch.Tensor, columns: slice, exact: torch.dtype) -> torch.Tensor:
-    """Where to add up one vocabulary chunk of a gradient: in place where its type is exact enough, else aside (see `_store`)."""
+    """Choose where to add up one vocabulary chunk of a gradient: in place where its type is exact enough, else aside (see `_store`)."""
     view = total[columns]
     return view if total.dtype == exact else torch.zeros_like(view, dtype=exact)
 

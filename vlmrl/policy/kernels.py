@@ -54,6 +54,7 @@ class Lengths(NamedTuple):
     @staticmethod
     def of(pairs: Sequence[tuple[int, int]], *, causal: bool, device: torch.device) -> Lengths:
         """Make it from (number of queries, number of keys) of each sequence; one copy to the device."""
+        # [sequences + 1, 2] -> running sums [2, sequences + 1], as flash kernels take them
         ends = to_device(torch.tensor([(0, 0), *pairs]).cumsum(0).T.to(torch.int32).contiguous(), device)
         # of single queries the kernel makes a batch of its own, in another layout: told that there may be two, it does not
         return Lengths(ends[0], ends[1], max(2, *(q for q, _ in pairs)), max(k for _, k in pairs), causal, tuple(pairs))
@@ -72,7 +73,7 @@ def lacks(device: torch.device) -> str | None:
 
 
 class Segments(NamedTuple):
-    """What the calls of a layout need, on the device."""
+    """Index tensors of a layout's calls, on the device."""
 
     own: Lengths
     cross: tuple[tuple[Lengths, Tensor], ...]
@@ -95,7 +96,7 @@ def segments_of(layout: RowLayout, device: torch.device) -> Segments:
 
 
 def _cross(runs: Sequence[ColumnRun], tokens: int, device: torch.device) -> tuple[Lengths, Tensor]:
-    """Runs of one depth with what sees them from below. All other columns are sequences without keys, and without queries."""
+    """Pair runs of one depth with what sees them from below. All other columns are sequences without keys, and without queries."""
     pairs: list[tuple[int, int]] = []
     at = 0
     for run in runs:
@@ -124,7 +125,7 @@ class _Segments(torch.autograd.Function):
         out, lse, state = _forward(q, k, v, plan.own, scale)
         if len(plan.cross) > 1:
             out = out.to(torch.promote_types(out.dtype, torch.float32))  # rounded once, however deep
-        for lengths, columns in plan.cross:
+        for lengths, columns in plan.cross:  # a call for each depth; log-sum-exp joins them in any order
             out_p, lse_p, _ = _forward(q, k, v, lengths, scale)
             out, lse = _joined(out, lse, out_p, lse_p, columns)
         out = out.to(q.dtype)
@@ -135,6 +136,7 @@ class _Segments(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         q, k, v, out, lse, *state = ctx.saved_tensors
+        # each call gets the joined output and log-sum-exp, and so gives its share: the gradient is their sum
         parts = _backward(grads[0], q, k, v, out, lse, ctx.plan.own, ctx.scale, state)
         for lengths, _ in ctx.plan.cross:
             more = _backward(grads[0], q, k, v, out, lse, lengths, ctx.scale, state)
@@ -143,7 +145,7 @@ class _Segments(torch.autograd.Function):
 
 
 def _joined(out: Tensor, lse: Tensor, out_p: Tensor, lse_p: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
-    """Output [N, H, D] and log-sum-exp [H, N] over the keys of both calls, in the columns (`answers`) that have keys in both."""
+    """Join output [N, H, D] and log-sum-exp [H, N] over the keys of both calls, in the columns (`answers`) that have keys in both."""
     own, prompt = lse.index_select(1, answers), lse_p.index_select(1, answers)
     both = torch.logaddexp(own, prompt)
     of_own, of_prompt = ((part - both).exp().T[..., None] for part in (own, prompt))
@@ -186,7 +188,7 @@ def tower_attention(
 
 
 class _Varlen(torch.autograd.Function):
-    """What `torch.nn.attention.varlen.varlen_attn` is, with a backward that keeps its order where the run is deterministic."""
+    """Attention as `torch.nn.attention.varlen.varlen_attn`, with a backward that keeps its order where the run is deterministic."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, scale: float) -> Tensor:
@@ -205,7 +207,7 @@ class _Varlen(torch.autograd.Function):
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, at: Lengths, scale: float) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """(output [N, H, D], log-sum-exp [H, N], the state of the random numbers, which backward asks for)."""
+    """Run the kernel: (output [N, H, D], log-sum-exp [H, N], the state of the random numbers, which backward asks for)."""
     out, lse, seed, unused, _ = FLASH.forward(q, k, v, at.q, at.k, at.longest_q, at.longest_k, 0.0, at.causal, False, scale=scale)
     return out, lse, (seed, unused)
 
@@ -213,7 +215,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, at: Lengths, scale: float) -> tupl
 def _backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, at: Lengths, scale: float, state: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Gradients of query, key and value."""
+    """Compute the gradients of query, key and value."""
 
     def call(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, at: Lengths) -> list[Tensor]:
         with in_order():
@@ -222,12 +224,13 @@ def _backward(
             )
 
     grad = grad.contiguous()
-    if not wanted():
+    if not wanted():  # the fast kernel, which adds up in any order, takes all sequences together
         return call(grad, q, k, v, out, lse, at)
     alone, rest = _alone(at.pairs, q.shape[1], at.causal, q.device)
     parts = call(grad, q, k, v, out, lse, rest or at)
     for span in alone:
         of_q, of_k = slice(*span.q), slice(*span.k)
+        # in `rest` these are queries without keys and keys without queries: what the big call left there is filled in
         own = call(grad[of_q], q[of_q], k[of_k], v[of_k], out[of_q], lse[:, of_q].contiguous(), span.at)
         for whole, where, part in zip(parts, (of_q, of_k, of_k), own, strict=True):
             whole[where] = part
@@ -250,7 +253,8 @@ UNEVEN = 1.5
 
 @functools.lru_cache(maxsize=8)
 def _alone(pairs: tuple[tuple[int, int], ...], heads: int, causal: bool, device: torch.device) -> tuple[tuple[Alone, ...], Lengths | None]:
-    """The sequences that get a call of their own in an ordered backward, and the others with these left out; None where all stay together.
+    """Choose the sequences that get a call of their own in an ordered backward. Returns them, and the others with these left out; None
+    where all stay together.
 
     The ordered kernel gives each head of each sequence to as many multiprocessors as there are for all of them alike, and one goes through
     the keys one after the other. So in a call of a long prompt and many answers most have nothing to do while a few work on the prompt.
@@ -258,6 +262,7 @@ def _alone(pairs: tuple[tuple[int, int], ...], heads: int, causal: bool, device:
     work = [q * k for q, k in pairs]
     count = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
     splits = -(-count // (len(pairs) * heads)) if pairs else 1
+    # own / splits is the work of one multiprocessor at a head of a sequence, sum * heads / count the mean over all of them
     most = UNEVEN * sum(work) * heads / count * splits
     chosen = {n for n, ((_, k), own) in enumerate(zip(pairs, work, strict=True)) if own > most and k >= LONG}
     if not chosen or sum(own > 0 for own in work) == 1 == len(pairs):

@@ -40,6 +40,7 @@ def fuse(model: Any, *, device: torch.device) -> None:
     found = [(module, forward) for module in model.modules() if (forward := _forward_of(module)) is not None]
     if not found:
         raise ConfigError(f"model.kernels: liger-kernel has no kernels for a '{model.config.model_type}' model; take 'torch'")
+    # before the first is replaced, so that a model is changed as a whole or not at all
     for forward in (_norm, _mlp):
         first = next((module for module, own in found if own is forward), None)
         if first is not None:
@@ -73,7 +74,7 @@ def own_forward(path: str, *, family: str, revision: str | None) -> bool:
 
 
 def _forward_of(module: torch.nn.Module) -> Callable[[Any, Tensor], Tensor] | None:
-    """The forward that takes the place of a module's, or None."""
+    """Choose the forward that takes the place of a module's, or None."""
     if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon"):
         return _norm
     gated = all(isinstance(getattr(module, name, None), torch.nn.Module) for name in ("gate_proj", "up_proj", "down_proj"))

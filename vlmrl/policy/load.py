@@ -32,7 +32,7 @@ COMPUTE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def quiet_transformers() -> None:
-    """Leave progress and warnings to us: no bars while weights load or save, only errors. For programs, not for importers."""
+    """Switch off transformers' progress bars and warnings; errors stay. For programs, not for importers."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -40,7 +40,7 @@ def quiet_transformers() -> None:
 
 
 def _find(path: str) -> str:
-    """A local folder as it is; anything else is a hub id."""
+    """Return a local folder with `~` expanded; anything else is a hub id and stays as it is."""
     return str(Path(path).expanduser()) if Path(path).expanduser().exists() else path
 
 
@@ -61,7 +61,7 @@ def _load(loader: Any, path: str, what: str, **kwargs: Any) -> Any:
 
 
 def files_of(path: str, revision: str | None = None) -> Path | None:
-    """Folder that holds the files of a model: the path itself, or where the hub's cache has them; None if they are in neither."""
+    """Find the folder that holds the files of a model: the path itself, or where the hub's cache has them; None if they are in neither."""
     local = Path(path).expanduser()
     if local.exists():
         return local if local.is_dir() else None
@@ -75,8 +75,12 @@ def files_of(path: str, revision: str | None = None) -> Path | None:
 
 
 def load_processor(path: str, *, revision: str | None = None, family: str = AUTO, max_tiles: int | None = None) -> ProcessorBundle:
-    """Load only tokenizer and processors: enough to encode data without any weights. `family`: `model.family` of a recipe; `max_tiles`:
-    its `media.max_tiles`, which becomes part of the fingerprint.
+    """Load only tokenizer and processors: enough to encode data without any weights.
+
+    Args:
+        path: folder or hub id.
+        family: `model.family` of a recipe.
+        max_tiles: its `media.max_tiles`, which becomes part of the fingerprint.
 
     Raises:
         ConfigError: not found, of a model type that is not supported, not that family's processor, or one that cannot cut pictures so.
@@ -102,6 +106,7 @@ def load_processor(path: str, *, revision: str | None = None, family: str = AUTO
         own.cap_tiles(processor, max_tiles, path)
     tokens = own.tokens(processor, path)
     images = processor.image_processor
+    # what decides token ids and pixels: a run goes on only with the same
     digest = hashlib.sha256(processor.tokenizer.backend_tokenizer.to_str().encode())
     for part in (images.to_json_string(), processor.video_processor.to_json_string(), str(processor.chat_template)):
         digest.update(part.encode())
@@ -122,7 +127,7 @@ def load_processor(path: str, *, revision: str | None = None, family: str = AUTO
 
 
 def model_type(path: str, revision: str | None) -> str | None:
-    """`model_type` of the model beside the processor; None for a folder that holds a processor alone."""
+    """Read `model_type` of the model beside the processor; None for a folder that holds a processor alone."""
     from transformers import AutoConfig
 
     local = Path(path).expanduser()
@@ -132,7 +137,11 @@ def model_type(path: str, revision: str | None) -> str | None:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` takes CUDA when there is one."""
+    """Choose the device of this process; `auto` takes CUDA when there is one.
+
+    Raises:
+        ConfigError: `cuda` is asked for and not there.
+    """
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("model.device: 'cuda' is asked for but torch sees no CUDA device; use 'auto' or 'cpu'")
     if name == "auto":
@@ -140,7 +149,7 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda":
         import os
 
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))  # a launcher's processes share a machine, one GPU each
     return torch.device(name)
 
 
@@ -168,7 +177,7 @@ def load_policy(
     quantize: Literal["none", "nf4"] = "none",
     trains: Collection[Part] = (),
 ) -> Policy:
-    """Load the weights.
+    """Load the weights, and make a policy of them, in evaluation mode and without adapters; `freeze` says which parameters train.
 
     Args:
         positions: `auto` takes the rule that the folder's `vlmrl.json` names, else `max`.
@@ -199,9 +208,9 @@ def load_policy(
         nf4.settle(model)
     elif read != "none":
         model = _weights(path, revision, typed(kind, settle), attention, where=where if read == "placed" else None)
-    model.__class__ = kind
+    model.__class__ = kind  # `typed` was for loading alone
     settle(model)
-    if read == "placed":
+    if read == "placed":  # else an engine places the weights (`train.updates`)
         model = model.to(where)
         if where.type == "cpu":
             _own_memory(model)
@@ -233,7 +242,7 @@ def load_policy(
 
 
 def class_of(path: str, bundle: ProcessorBundle, *, revision: str | None = None) -> str:
-    """Name of the class that a model is loaded as. No weights are read.
+    """Name the class that a model is loaded as. No weights are read.
 
     Raises:
         ConfigError: not found, or an unsupported family.
@@ -242,7 +251,7 @@ def class_of(path: str, bundle: ProcessorBundle, *, revision: str | None = None)
 
 
 def _config(path: str, bundle: ProcessorBundle, revision: str | None) -> Any:
-    """The model's config, of a family that is supported and that the processor belongs to."""
+    """Load the model's config, of a family that is supported and that the processor belongs to."""
     ensure_torchvision()
     from transformers import AutoConfig
 
@@ -262,7 +271,7 @@ def _config(path: str, bundle: ProcessorBundle, revision: str | None) -> Any:
 def _weights(
     path: str, revision: str | None, kind: Any, attention: str, *, quantised: Any = None, where: torch.device | None = None
 ) -> Any:
-    """A model of the class `kind` with all of its tensors. They go one by one from the file to the device `where`, or with None to the
+    """Load a model of the class `kind` with all of its tensors. They go one by one from the file to the device `where`, or with None to the
     machine's memory, in the file's type, and get the type that they have in the empty model there. `quantised`: `nf4.options`."""
     model, info = _load(
         kind,
@@ -276,6 +285,7 @@ def _weights(
         **({} if where is None else {"device_map": {"": where}}),
         **({} if quantised is None else {"quantization_config": quantised}),
     )
+    # transformers would only warn, and fill what is missing with random numbers
     left_out = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"]) + [str(k) for k in info["mismatched_keys"]]
     if left_out:
         raise CheckpointError(f"'{path}': {len(left_out)} tensors are missing, unexpected or of another shape: {', '.join(left_out[:5])}")
@@ -283,7 +293,7 @@ def _weights(
 
 
 def _empty(config: Any, attention: str) -> Any:
-    """The same model without memory, on the meta device. No file is read."""
+    """Make the same model without memory, on the meta device. No file is read."""
     from transformers import AutoModelForImageTextToText
 
     with torch.device("meta"):
@@ -298,14 +308,14 @@ def _own_memory(model: Any) -> None:
 
 
 def settings_of(policy: Policy) -> dict[str, str]:
-    """What an exported folder says of how the model was run."""
+    """Collect what an exported folder says of how the model was run."""
     family = policy.bundle.family
     quantized = {} if policy.quantized == "none" else {"quantize": policy.quantized}
     return {"positions": policy.positions.rule} | ({} if family.own_code else {"family": family.choice}) | quantized
 
 
 def saved_rule(path: str) -> Rule:
-    """The position rule that a folder we exported was trained with; `max` for any other model.
+    """Read the position rule that a folder we exported was trained with; `max` for any other model.
 
     Raises:
         CheckpointError: the folder's `vlmrl.json` is damaged.
@@ -323,9 +333,15 @@ def saved_rule(path: str) -> Rule:
 
 
 def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.Parameter]]:
-    """Set which parameters train and return those, by name in a fixed order.
+    """Set which parameters train.
 
     A policy with adapters trains those of the parts that are left, and nothing else.
+
+    Args:
+        parts: that do not train.
+
+    Returns:
+        (name, parameter) of those that train, by name: optimizers and checkpoints rely on the order.
 
     Raises:
         ConfigError: nothing is left to train.
@@ -336,11 +352,12 @@ def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.P
     policy.vision_trains = False
     for name in sorted(named):
         part = policy.bundle.family.part_of(name)
+        # with adapters the weights below them stay frozen, whatever part they are of
         trains = part not in parts and (policy.lora is None or name in policy.lora.names)
         named[name].requires_grad_(trains)
         if trains:
             out.append((name, named[name]))
-            policy.vision_trains |= part != "language"
+            policy.vision_trains |= part != "language"  # the mergers too: features depend on them
             if named[name].element_size() < 4:
                 raise ValueError(f"'{name}' is to train and is {named[name].dtype}, which is too coarse for updates: load it with trains")
     if not out:
@@ -350,7 +367,7 @@ def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.P
 
 
 def weights_fingerprint(policy: Policy) -> str:
-    """Hash of all weights; equal exactly when the weights are bit-identical. Every rank calls it (`Policy.state`)."""
+    """Hash all weights; equal exactly when the weights are bit-identical. Every rank calls it (`Policy.state`)."""
     digest = hashlib.sha256()
     for name, tensor in policy.state(ordered=True):
         digest.update(name.encode())

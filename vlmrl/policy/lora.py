@@ -138,7 +138,7 @@ def fold_adapters(policy: Policy) -> None:
             layer.get_base_layer().weight.copy_(lora.merged(name))
     lora.tuner.unload()
     policy.lora = None
-    if lora.on_vision:
+    if lora.on_vision:  # features now come of the sums, which round otherwise than W x + B A x
         policy.vision_version += 1
     policy.vision_trains = False
 
@@ -177,7 +177,7 @@ def save_adapter(policy: Policy, folder: Path, state: Mapping[str, torch.Tensor]
 
 
 def _wanted(policy: Policy, spec: LoraSpec) -> list[str]:
-    """Names of the layers that get an adapter, in the order of the model."""
+    """Name the layers that get an adapter, in the order of the model."""
     family = policy.bundle.family
     linear = [name for name, module in policy.model.named_modules() if isinstance(module, torch.nn.Linear)]
     own = family.adaptable(policy.model)
@@ -194,8 +194,9 @@ def _wanted(policy: Policy, spec: LoraSpec) -> list[str]:
 
 
 def _require_kept(policy: Policy, config: Any, wanted: Sequence[str]) -> None:
-    """In models that used to have a layer for each expert, and have one tensor for all of them now, peft goes by the last part of a layer's
-    name and adapts that tensor instead. An exported adapter is read that way too, wherever it is opened.
+    """Refuse layers that peft would take for the experts of a model. In models that used to have a layer for each expert, and have one
+    tensor for all of them now, peft goes by the last part of a layer's name and adapts that tensor instead. An exported adapter is read
+    that way too, wherever it is opened.
 
     Raises:
         ConfigError: it would do so with a layer that is wanted.
@@ -221,12 +222,13 @@ def _require_kept(policy: Policy, config: Any, wanted: Sequence[str]) -> None:
 
 
 def _pattern(wanted: Sequence[str], known: Sequence[str]) -> str:
-    """A regular expression of exactly the wanted ones among the known module names; numbers of layers stand for any number.
+    """Write a regular expression of exactly the wanted ones among the known module names; numbers of layers stand for any number.
 
     A list of last parts would not do: the towers of some models have layers of the same names.
     """
     kinds: dict[str, list[str]] = {}
     for name in wanted:
+        # `layers.0.q_proj`, `layers.1.q_proj`, ... are one alternative of the pattern
         kinds.setdefault(re.sub(r"\\\.\d+(?=\\\.|$)", lambda _: r"\.\d+", re.escape(name)), []).append(name)
     out: list[str] = []
     for kind, names in kinds.items():
@@ -236,10 +238,10 @@ def _pattern(wanted: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _initialise(layer: Any, seed: int) -> None:
-    """A uniform in +-1/sqrt(in) (the Kaiming rule that peft uses), B zero."""
+    """Draw A uniform in +-1/sqrt(in) (the Kaiming rule that peft uses), and set B to zero."""
     a, b = lora_weights(layer)
     bound = a.shape[1] ** -0.5
-    draws = np.random.Generator(np.random.Philox(seed)).random(tuple(a.shape))
+    draws = np.random.Generator(np.random.Philox(seed)).random(tuple(a.shape))  # on the host: the same on every device
     with torch.no_grad():
         a.copy_(torch.from_numpy((2 * draws - 1) * bound))
         b.zero_()

@@ -62,10 +62,12 @@ class ProcessorBundle:
         return None if self.writer is None else self.writer.argue
 
     def patchify(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, tuple[int, int, int]]:
-        """Processed frames uint8 [T, H, W, 3] -> (patches [n, dim], grid (t, h, w)). Resizing has been done before. Patches are uint8, for
-        `scales` to take to what the tower sees; float32 where there are none.
+        """Cut processed frames, uint8 [T, H, W, 3], into patches. Resizing has been done before.
 
         Frames repeat along time to a full temporal patch for images, as the model's own processor does.
+
+        Returns:
+            (patches [n, dim], grid (t, h, w)). Patches are uint8, which `scales` takes to what the tower sees; float32 where it is empty.
         """
         if kind not in self.scales:
             return self.processed(frames, kind)
@@ -86,6 +88,7 @@ class ProcessorBundle:
         image, video = self.processor.image_processor, self.processor.video_processor
         out: dict[MediaKind, Scale] = {"image": Scale.of(image), "video": Scale.of(video)}
         sizes = {"patch": self.patch_size, "merge": self.merge_size, "temporal": self.temporal_patch_size}
+        # tried on all values of a byte: only a processor that gives these bits is replaced
         frames: dict[MediaKind, int] = {"image": 1, "video": 2 * self.temporal_patch_size}
         if not all(scale.is_of(lambda x, k=kind: self.processed(x, k)[0], frames=frames[kind], **sizes) for kind, scale in out.items()):
             return {}
@@ -101,8 +104,8 @@ class ProcessorBundle:
         return self.scales[kind](values) if values.dtype == torch.uint8 else values
 
     def processed(self, frames: np.ndarray, kind: MediaKind) -> tuple[np.ndarray, tuple[int, int, int]]:
-        """As `patchify`, float32 by the model's own processor."""
-        tensor = torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2)
+        """Cut as `patchify` does, float32 by the model's own processor."""
+        tensor = torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2)  # [T, H, W, 3] -> [T, 3, H, W]
         if kind == "image":
             out = self.processor.image_processor(images=[tensor[0]], do_resize=False, return_tensors="pt")
             values, grid = out["pixel_values"], out["image_grid_thw"]
@@ -113,17 +116,17 @@ class ProcessorBundle:
         return values.float().numpy(), (t, h, w)
 
     def tokenize(self, text: str) -> list[int]:
-        """Ids of plain text, without special tokens around it."""
+        """Turn plain text into ids, without special tokens around it."""
         with self.lock:
             return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
 
     def decode(self, ids: Any) -> str:
-        """Text of answer ids, without control tokens."""
+        """Turn answer ids into text, without control tokens."""
         with self.lock:
             return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def piece(self, ids: Sequence[int]) -> str:
-        """Text of ids that may begin or end inside a word, control tokens included."""
+        """Turn ids that may begin or end inside a word into text, control tokens included."""
         with self.lock:
             return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
@@ -158,7 +161,8 @@ class Adapters:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Context in which the model computes with its own weights alone, exactly. May be nested."""
+        """Open a context in which the model computes with its own weights alone, exactly. May be nested."""
+        # only what is on now: an inner context must not switch on what an outer one has switched off
         on = [layer for layer in self.layers.values() if not layer.disable_adapters]
         trains = [(p, p.requires_grad) for layer in on for p in lora_weights(layer)]
         try:
@@ -183,6 +187,7 @@ class Adapters:
         dense = getattr(base, "dense", None)
         weight = full(base.weight).detach() if dense is None else dense()
         a, b = (full(part[ADAPTER].weight).detach().double() for part in (layer.lora_A, layer.lora_B))
+        # one rounding, at the end: an exported folder and a stage that goes on in this process have the same bits
         total = torch.addmm(weight.double(), b, a, alpha=self.spec.alpha / self.spec.rank)
         return total.to(torch.promote_types(weight.dtype, torch.float32))
 
@@ -228,7 +233,7 @@ class Policy:
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
-        """Context of every forward pass: the compute type, and in a view without adapters these switched off."""
+        """Open the context of every forward pass: the compute type, and in a view without adapters these switched off."""
         with ExitStack() as stack:
             if self.lora is not None and not self.adapters_on:
                 stack.enter_context(self.lora.off())
@@ -236,7 +241,7 @@ class Policy:
             yield
 
     def without_adapters(self) -> Policy:
-        """The weights under the adapters as a policy of its own, over the same memory. It has nothing that trains.
+        """View the weights under the adapters as a policy of its own, over the same memory. It has nothing that trains.
 
         Raises:
             ValueError: the policy has no adapters.
@@ -258,7 +263,7 @@ class Policy:
         tied: dict[int, torch.Tensor] = {}
         state = self.model.state_dict()
         for name in filter(wanted, sorted(state) if ordered else state):
-            own = id(parameters.get(name))
+            own = id(parameters.get(name))  # tied weights are one object under several names, gathered once
             whole = tied[own] if own in tied else self.shards.full(parameters.get(name, state[name])).detach()
             if uses[own] > 1:
                 tied[own] = whole
@@ -276,5 +281,5 @@ class Policy:
 
 
 def lora_weights(layer: Any) -> list[torch.nn.Parameter]:
-    """A and B of one of peft's layers."""
+    """Return A and B of one of peft's layers."""
     return [layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight]

@@ -27,7 +27,7 @@ BLOCK = 64
 
 
 def options(model: Any, compute: torch.dtype) -> Any:
-    """What `from_pretrained` needs to load a model with its decoder's layers in 4 bits.
+    """Make the options with which `from_pretrained` loads a model with its decoder's layers in 4 bits.
 
     Args:
         model: the same one, maybe on the meta device; its names say which layers stay as they are.
@@ -53,7 +53,7 @@ def options(model: Any, compute: torch.dtype) -> Any:
 
 
 def settle(model: Any) -> None:
-    """After loading: the layers get the forward of this module, and an export is written as a model that is not quantised."""
+    """Give the layers of a loaded model the forward of this module, and let an export be written as a model that is not quantised."""
     for layer in layers(model).values():
         layer.__class__ = _layer()
     model.hf_quantizer = None
@@ -91,7 +91,7 @@ def _quantised(name: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _layer() -> Any:
-    """The class of the layers; made where it is first used, for bitsandbytes need not be there."""
+    """Make the class of the layers where it is first used, for bitsandbytes need not be there."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it tells of kernels that are not used here
     try:
         import bitsandbytes as bnb  # pyright: ignore[reportMissingImports]

@@ -24,7 +24,7 @@ def wanted() -> bool:
 
 @contextmanager
 def in_order() -> Iterator[None]:
-    """In deterministic mode: errors instead of warnings."""
+    """Open a context in which deterministic mode raises errors instead of warnings; without that mode it changes nothing."""
     if not wanted():
         yield
         return

@@ -31,7 +31,7 @@ Rule = Literal["max", "grid"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PositionSpec:
-    """What of a model's config decides positions."""
+    """The part of a model's config that decides positions."""
 
     merge_size: int
     tokens_per_second: float | None
@@ -82,7 +82,7 @@ def _block(start: int, span: VisualSpan, spec: PositionSpec) -> torch.Tensor:
     media, tokens = span.handle, span.end - span.start
     t, h, w = media.grid_thw[0], media.grid_thw[1] // spec.merge_size, media.grid_thw[2] // spec.merge_size
     if spec.per_step and media.kind == "video":
-        t = 1
+        t = 1  # each step is a span of its own, and its time is text
     if tokens != t * h * w:
         raise ValueError(
             f"visual span {span.start}:{span.end} has {tokens} tokens but its {media.kind} with grid {media.grid_thw} needs {t * h * w}"
@@ -91,9 +91,9 @@ def _block(start: int, span: VisualSpan, spec: PositionSpec) -> torch.Tensor:
     interval = 1.0
     if media.kind == "video" and spec.tokens_per_second is not None:
         interval = spec.tokens_per_second * (media.seconds_per_grid if media.seconds_per_grid is not None else 1.0)
-    time = (torch.arange(t, dtype=torch.float32) * interval).long()
+    time = (torch.arange(t, dtype=torch.float32) * interval).long()  # cut, not rounded, as in the models' own code
     grid = torch.meshgrid(time, torch.arange(h), torch.arange(w), indexing="ij")
-    return torch.stack([axis.reshape(-1) for axis in grid]) + start
+    return torch.stack([axis.reshape(-1) for axis in grid]) + start  # [t, h, w] three times -> [3, t * h * w]
 
 
 def mrope_positions(
@@ -206,7 +206,7 @@ class PrefixLayout(RowLayout):
 
 
 def attention_pairs(prefix: int, suffixes: Sequence[int]) -> int:
-    """Count the pairs of one group under the shared prefix."""
+    """Count the query-key pairs of one group under the shared prefix."""
     return prefix * (prefix + 1) // 2 + sum(c * prefix + c * (c + 1) // 2 for c in suffixes)
 
 
@@ -239,7 +239,7 @@ def partition(groups: Sequence[tuple[int, Sequence[int]]], budget: int) -> list[
         for i, length in enumerate(suffixes):
             if held and size + length > budget:
                 parts.append((size, g, held))
-                held, size = (), prefix
+                held, size = (), prefix  # the next part computes the prompt again
             held += (i,)
             size += length
         if held:
@@ -406,7 +406,7 @@ def pack_shared(rows: Sequence[Row], spec: PositionSpec, device: torch.device, *
             positions.append(following(at, len(rows[place].response)))
     ordered = [rows[place] for g in groups for place in g]
     ids_N = tensor_of(ids)
-    answers = [ids_N[block.start + block.prefix : block.end] for block in layout.blocks]
+    answers = [ids_N[block.start + block.prefix : block.end] for block in layout.blocks]  # the targets: in the order of `score_rows`
     return PackedBatch(
         rows=tuple(ordered),
         prompts=tuple(prompts),
@@ -427,7 +427,7 @@ def response_mask(rows: Sequence[Row]) -> torch.Tensor:
     """
     lengths = torch.tensor([len(row.response) for row in rows], dtype=torch.int64)
     width = int(lengths.max()) if rows else 0
-    return torch.arange(width)[None] < lengths[:, None]
+    return torch.arange(width)[None] < lengths[:, None]  # [1, T] < [N, 1]
 
 
 def tensor_of(ids: Sequence[int]) -> torch.Tensor:

@@ -30,13 +30,14 @@ def raw_patches(frames: np.ndarray, *, patch: int, merge: int, temporal: int) ->
     count, height, width, channels = frames.shape
     t, h, w = count // temporal, height // patch, width // patch
     x = frames.transpose(0, 3, 1, 2).reshape(t, temporal, channels, h // merge, merge, patch, w // merge, merge, patch)
+    # [t, h / merge, w / merge, merge, merge, C, temporal, patch, patch]: the patches that a merger joins stand together
     x = x.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
     return np.ascontiguousarray(x).reshape(t * h * w, channels * temporal * patch * patch)
 
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """What a processor takes pixels to."""
+    """A processor's normalisation of pixels, per channel: (pixel - mean) / deviation."""
 
     mean_C: torch.Tensor
     """float32, in the unit of pixels."""
@@ -57,7 +58,7 @@ class Scale:
             float32 of the same shape, on the same device.
         """
         mean_C, std_C = (x if raw.device == x.device else to_device(x, raw.device) for x in (self.mean_C, self.std_C))
-        x = raw.float().view(len(raw), len(mean_C), -1)
+        x = raw.float().view(len(raw), len(mean_C), -1)  # [n, dim] -> [n, C, rest]: the channel is a patch's first axis
         return x.sub_(mean_C[:, None]).div_(std_C[:, None]).view(raw.shape)
 
     def is_of(self, processed: Callable[[np.ndarray], np.ndarray], *, frames: int, patch: int, merge: int, temporal: int) -> bool:
@@ -67,4 +68,4 @@ class Scale:
         values = np.arange(frames * 6 * side * side) % 256
         shown = np.stack([draw.permutation(values) for _ in range(3)], -1).astype(np.uint8).reshape(frames, 2 * side, 3 * side, 3)
         own = self(torch.from_numpy(raw_patches(shown, patch=patch, merge=merge, temporal=temporal))).numpy()
-        return np.array_equal(own.view(np.int32), processed(shown).view(np.int32))
+        return np.array_equal(own.view(np.int32), processed(shown).view(np.int32))  # bits, so that -0.0 is no 0.0

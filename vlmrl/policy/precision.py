@@ -34,7 +34,7 @@ def settle_types(model: Any, *, family: Family, compute: torch.dtype, trains: Co
         table = isinstance(module, torch.nn.Embedding) and module is not embedding
         own = dict(module.named_parameters(recurse=False))
         if table or not any(p.ndim > 1 for p in own.values()):
-            continue
+            continue  # tables and norms: see the module docstring
         for name, parameter in own.items():
             whole = f"{path}.{name}" if path else name
             stays = parameter is first or family.part_of(whole) in trains or bool(exact & set(whole.split(".")))
@@ -44,7 +44,7 @@ def settle_types(model: Any, *, family: Family, compute: torch.dtype, trains: Co
 
 
 def typed(kind: Any, settle: Settle) -> Any:
-    """A subclass of a transformers model whose empty parameters have the types that `settle` gives them: `from_pretrained` brings each
+    """Make a subclass of a transformers model whose empty parameters have the types that `settle` gives: `from_pretrained` brings each
     tensor to the type of the parameter that waits for it. The caller gives the loaded model its own class back."""
 
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -55,7 +55,7 @@ def typed(kind: Any, settle: Settle) -> Any:
 
 
 def keep_stream_wide(model: Any) -> None:
-    """Where the embedding is kept in 16 bits, start the stream of hidden states in float32 all the same."""
+    """Start the stream of hidden states in float32 also where the embedding is kept in 16 bits."""
     embedding = model.get_input_embeddings()
     if embedding.weight.element_size() < 4:
         embedding.register_forward_hook(_widen)

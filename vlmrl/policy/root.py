@@ -16,7 +16,7 @@ device itself; or no weights, names and shapes on the meta device, for an engine
 
 
 class Shards(Protocol):
-    """Where the weights of one policy are."""
+    """Placement of one policy's weights on the ranks."""
 
     @property
     def taken(self) -> bool:
@@ -38,15 +38,16 @@ class Shards(Protocol):
         ...
 
     def whole(self) -> AbstractContextManager[None]:
-        """Context with all weights on every rank, in the compute type: inside, `collective` is False. Every rank enters and leaves it."""
+        """Open a context with all weights on every rank, in the compute type: inside, `collective` is False. Every rank enters and leaves
+        it."""
         ...
 
     def full(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A parameter as one whole tensor, on every rank. Every rank calls it for the same ones in the same order."""
+        """Gather a parameter as one whole tensor, on every rank. Every rank calls it for the same ones in the same order."""
         ...
 
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What this rank holds of a tensor, as a plain one over the same memory."""
+        """Show what this rank holds of a tensor, as a plain one over the same memory."""
         ...
 
     def put(self, value: torch.Tensor, tensor: torch.Tensor) -> None:

@@ -46,8 +46,8 @@ class RowLayout:
         return out
 
     def allow(self) -> torch.Tensor:
-        """Which key each query may see, bool [N, N]: the definition of the layout. Quadratic; for the reference backend and tests."""
-        n = torch.arange(self.tokens)
+        """Say which key each query may see, bool [N, N]: the definition of the layout. Quadratic; for the reference backend and tests."""
+        n = torch.arange(self.tokens)  # [1, N] keys against [N, 1] queries
         return (n[None, :] <= n[:, None]) & (n[:, None] < self.ends[None, :])
 
     @functools.cached_property
@@ -66,7 +66,7 @@ class RowLayout:
         return sum(n * a + n * (n + 1) // 2 for n, a in zip(sizes, self.above, strict=True))
 
     def path(self, place: int) -> list[int]:
-        """Places of the runs that a run sees and its own, from the root on."""
+        """List the places of the runs that a run sees and its own, from the root on."""
         out: list[int] = []
         while place >= 0:
             out.append(place)

@@ -54,6 +54,7 @@ def stats_of(z_MV: Tensor, stats: Mapping[str, TokenStat], forbidden: tuple[int,
     """
     if forbidden:
         allowed_V = torch.ones(z_MV.shape[1], dtype=torch.bool)
+        # taken out and not set to -inf, which a function like p log p would make NaN of
         allowed_V[list(forbidden)] = False
         z_MV = z_MV.index_select(1, to_device(allowed_V.nonzero()[:, 0], z_MV.device))
     logp_MV = z_MV.log_softmax(1)
@@ -67,7 +68,7 @@ def stats_of(z_MV: Tensor, stats: Mapping[str, TokenStat], forbidden: tuple[int,
 
 
 def _rows(hidden_RH: Tensor, head_VH: Tensor, bias_V: Tensor | None, plan: HeadPlan) -> Tensor:
-    """Whole rows of z, [R, V], a fresh tensor."""
+    """Compute whole rows of z, [R, V], a fresh tensor."""
     z_RV = torch.empty(len(hidden_RH), len(head_VH), dtype=plan.exact, device=hidden_RH.device)
     for columns in ranges(len(head_VH), plan.vocab):
         bias_C = None if bias_V is None else bias_V[columns]
@@ -108,7 +109,7 @@ class _TokenStats(Function):
                 dz = _slopes(_rows(hidden_c[rows], head, bias, plan), {n: (stat, grad[rows]) for n, (stat, grad) in asked.items()}, plan)
                 if d_bias is not None:
                     d_bias += dz.sum(0)
-                dz = dz.to(plan.compute)
+                dz = dz.to(plan.compute)  # products of the compute type, sums of the exact one, as in `policy.head`
                 for columns in ranges(len(head), plan.vocab):
                     if d_hidden is not None:
                         accumulate(d_hidden[rows], dz[:, columns], head[columns].to(plan.compute))
@@ -119,8 +120,8 @@ class _TokenStats(Function):
 
 
 def _slopes(z_RV: Tensor, asked: Mapping[str, tuple[TokenStat, Tensor]], plan: HeadPlan) -> Tensor:
-    """Gradient by the logits before temperature and soft cap, [R, V], of what is asked for; with the gradient that comes to each, [R]."""
-    slope_RV = cap_slope(z_RV, plan)
+    """Differentiate what is asked for by the logits before temperature and soft cap, [R, V]; `asked` has the gradient of each, [R]."""
+    slope_RV = cap_slope(z_RV, plan)  # before z wants gradients, so that it is not recorded
     z_RV.requires_grad_()
     with torch.enable_grad():
         values = stats_of(z_RV, {name: stat for name, (stat, _) in asked.items()}, plan.forbidden)

@@ -24,14 +24,14 @@ Parts = tuple[torch.Tensor, ...]
 
 
 class Pixels(Protocol):
-    """What features are computed from (`media.store.MediaStore`)."""
+    """The source of the pixels that features are computed from (`media.store.MediaStore`)."""
 
     def get_key(self, key: str) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What the language model gets of one medium."""
+    """Vision features of one medium, as the language model gets them."""
 
     merged: torch.Tensor
     """[tokens, H], put in the places of the placeholders."""
@@ -115,17 +115,22 @@ class VisionCache:
             self.fingerprint(policy)
 
     def look(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> PassFeatures:
-        """Look up what is known of these media, in memory or on disk, and what has to be encoded."""
+        """Look up what is known of these media, in memory or on disk, and what has to be encoded. Nothing is encoded yet: ranks whose
+        passes are collectives first agree on how many each of them makes.
+
+        Returns:
+            What `features` of the same media then encodes and gives.
+        """
         distinct = {handle.key: handle for handle in handles}
-        if train and policy.vision_trains:
+        if train and policy.vision_trains:  # features with a gradient belong to one backward pass
             return self._seen(policy, {}, list(distinct.values()))
-        if self._version != policy.vision_version:
+        if self._version != policy.vision_version:  # an update of the tower: what is here is of older weights
             self._features.clear()
             self._bytes, self._version = 0, policy.vision_version
         known = {key: self._features[key] for key in distinct if key in self._features}
         self.hits += len(known)
         for key in known:
-            self._features.move_to_end(key)
+            self._features.move_to_end(key)  # used last, dropped last
         missing = [handle for key, handle in distinct.items() if key not in known]
         if missing and self.disk is not None and not policy.vision_trains:
             for handle in missing:
@@ -142,10 +147,15 @@ class VisionCache:
         return PassFeatures(self, known, unknown, passes)
 
     def encode(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> dict[str, Any]:
-        """Pass media through the tower; without gradient they are kept, in memory and on disk."""
+        """Pass media through the tower; without gradient they are kept, in memory and on disk.
+
+        Returns:
+            Key -> features.
+        """
         if train and policy.vision_trains:
             return self._encode(policy, handles, train=True)
         with torch.no_grad():
+            # slices of one pass share its memory: each is kept, and dropped, by itself
             out = {key: value.owned() for key, value in self._encode(policy, handles, train=False).items()}
         for key, value in out.items():
             if self.disk is not None and not policy.vision_trains:
@@ -163,7 +173,7 @@ class VisionCache:
 
     def _keep(self, key: str, value: Any) -> None:
         if value.nbytes > self.budget:
-            return
+            return  # it would push out everything and not fit
         self._features[key] = value
         self._bytes += value.nbytes
         while self._bytes > self.budget:
@@ -171,8 +181,8 @@ class VisionCache:
             self._bytes -= old.nbytes
 
     def _encode(self, policy: Policy, handles: Sequence[MediaHandle], *, train: bool) -> dict[str, Any]:
-        """One pass of the tower per kind, or as many as its bound of patches asks for. Patches that backward computes again count once.
-        A family without code of its own passes media one by one."""
+        """Make one pass of the tower per kind, or as many as its bound of patches asks for. Patches that backward computes again count
+        once. A family without code of its own passes media one by one."""
         if policy.subject is not None:
             with policy.autocast():
                 return {handle.key: policy.subject.hand_over(self.pixels.get_key(handle.key).argued) for handle in handles}
@@ -183,6 +193,7 @@ class VisionCache:
                 found.setdefault(piece.handle.key, []).append(parts)
         out: dict[str, Features] = {}
         for handle in handles:
+            # pieces of each level joined along time, and let go as soon as they are
             merged, *deep = (level[0] if len(level) == 1 else torch.cat(level) for level in zip(*found.pop(handle.key), strict=True))
             out[handle.key] = Features(merged, tuple(deep))
             _check(handle, out[handle.key])
@@ -240,6 +251,12 @@ def tower_passes(handles: Sequence[MediaHandle], bound: int | None) -> list[list
     Each medium attends only to itself, so batching does not mix them. Attention of the Qwen-VL towers never crosses a temporal step,
     positions along time do not enter it, and a merger joins patches of one step: the features of a video are those of its steps, computed
     in any number of passes. A step, and so a picture, is never cut.
+
+    Args:
+        bound: patches of a pass, at most; None: no bound.
+
+    Returns:
+        The pieces of each pass.
     """
     out: list[list[Piece]] = []
     for kind in ("image", "video"):
@@ -268,7 +285,7 @@ def _bounded(whole: Sequence[Piece], bound: int) -> list[list[Piece]]:
 
 
 def _encode_pieces(policy: Policy, pieces: Sequence[Piece], pixels: Pixels, *, train: bool) -> list[Parts]:
-    """Features of each piece, from one pass.
+    """Compute the features of each piece, in one pass.
 
     Raises:
         RuntimeError: the tower did not return deepstack features by medium.
@@ -276,11 +293,12 @@ def _encode_pieces(policy: Policy, pieces: Sequence[Piece], pixels: Pixels, *, t
     kind = pieces[0].handle.kind
     held = [pixels.get_key(piece.handle.key).pixel_values[piece.first * piece.step : piece.last * piece.step] for piece in pieces]
 
+    # a function: under recomputation pixels are put together again, and not kept on the device
     def values() -> torch.Tensor:
         return torch.cat([torch.from_numpy(np.ascontiguousarray(part)) for part in held])
 
     flat = run_tower(policy, kind, values, [piece.grid for piece in pieces], train=train)
-    levels = len(flat) // len(pieces)
+    levels = len(flat) // len(pieces)  # merged features, and deepstack levels where there are any
     return [tuple(flat[n * levels : (n + 1) * levels]) for n in range(len(pieces))]
 
 
@@ -310,14 +328,14 @@ def run_tower(
 
 
 def _pixels(policy: Policy, kind: MediaKind, patches: torch.Tensor) -> torch.Tensor:
-    """Patches of the host as the tower sees them: what is kept as bytes travels as bytes."""
+    """Bring patches of the host to the tower as it sees them: what is kept as bytes travels as bytes."""
     there = to_device(patches, policy.device)
     return policy.bundle.scales[kind](there) if there.dtype == torch.uint8 else there
 
 
 def _places(tower: Any, grid: torch.Tensor, device: torch.device) -> dict[str, torch.Tensor]:
-    """Where each patch stands, as transformers' towers take it: made on the host and copied, for on the device the host would wait for
-    every number that it counts with. Boundaries of windows stay on the host, where attention looks at them; but transformers' own flash
+    """Compute where each patch stands, as transformers' towers take it: made on the host and copied, for on the device the host would wait
+    for every number that it counts with. Boundaries of windows stay on the host, where attention looks at them; but transformers' own flash
     attention takes those of the device."""
     from transformers import vision_utils as made
 
@@ -343,7 +361,7 @@ def _places(tower: Any, grid: torch.Tensor, device: torch.device) -> dict[str, t
 
 
 def _parts(encoded: Any, count: int) -> Parts:
-    """What the tower returned, medium after medium. Deepstack features come per layer and then per medium; most families have none."""
+    """Sort what the tower returned, medium after medium. Deepstack features come per layer and then per medium; most families have none."""
     layers = getattr(encoded, "deepstack_features", None) or ()
     for number, layer in enumerate(layers):
         if isinstance(layer, torch.Tensor) or len(layer) != count:

@@ -62,7 +62,7 @@ class FeatureStore:
         self._evict()
 
     def get(self, key: str, fingerprint: str, dtype: torch.dtype) -> Features | None:
-        """The stored features on the CPU, bit for bit, or None if they are not there (any more) or their file is damaged.
+        """Read the stored features on the CPU, bit for bit, or None if they are not there (any more) or their file is damaged.
 
         Raises:
             StorageError: the file is there but the system refuses to read, mark or remove it.
@@ -100,7 +100,7 @@ class FeatureStore:
             self.stats["too_large"] += 1
             return
         path = self.path(key, fingerprint, dtype)
-        fs.write_bytes(path, blob)
+        fs.write_bytes(path, blob)  # whole or not at all: others may be reading
         self.stats["stored"] += 1
         self._bytes += len(blob)
         self._unseen += len(blob)
@@ -108,7 +108,7 @@ class FeatureStore:
             self._evict(keep=path)
 
     def path(self, key: str, fingerprint: str, dtype: torch.dtype) -> Path:
-        """Where an entry lies."""
+        """Name the file of an entry."""
         text = json.dumps(_identity(key, fingerprint, dtype), sort_keys=True)
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()}{_SUFFIX}"
 
@@ -125,6 +125,7 @@ class FeatureStore:
                     self._remove(Path(entry.path))
                 elif entry.name.endswith(_SUFFIX) and not entry.name.startswith(fs.TEMPORARY):
                     files.append((status.st_mtime_ns, entry.name, status.st_size))
+        # the folder as it is, with what others wrote and dropped
         self._bytes, self._unseen = sum(size for _, _, size in files), 0
         for _, name, size in sorted(files):
             if self._bytes <= self.budget:
@@ -135,7 +136,7 @@ class FeatureStore:
 
     @staticmethod
     def _remove(path: Path) -> bool:
-        """Whether this process removed the file; another one may have been faster."""
+        """Remove a file. Returns whether this process did; another one may have been faster."""
         try:
             fs.unlink(path)
         except StorageError as error:
@@ -171,7 +172,7 @@ def _blob(features: Features, identity: Mapping[str, str]) -> bytes:
 
 
 def _parse(blob: bytes, identity: Mapping[str, str]) -> Features | None:
-    """The features of a file's bytes; None if they are not exactly what was stored under this identity."""
+    """Read the features of a file's bytes; None if they are not exactly what was stored under this identity."""
     try:
         tensors = load(blob)
         header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])

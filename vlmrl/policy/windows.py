@@ -32,7 +32,7 @@ def one_type(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor,
 
 
 def ordered(attend: Any, query: Tensor, key: Tensor, value: Tensor) -> Any:
-    """`attend(query, key, value)`, on CUDA with a backward that keeps its order where the run is deterministic (`policy.ordered`)."""
+    """Call `attend(query, key, value)`, on CUDA with a backward that keeps its order where the run is deterministic (`policy.ordered`)."""
     if query.device.type == "cpu":
         return attend(query, key, value)
     from vlmrl.policy import ordered  # of CUDA
@@ -68,13 +68,14 @@ def window_attention(
     columns = columns_by_length(lengths, query.device)
     tokens_NHD = tuple(x[0].transpose(0, 1) for x in (query, key, value))
     parts: list[Tensor] = []
-    for length, of_length in columns.items():
+    for length, of_length in columns.items():  # a batch for each length: no mask, no padding
         own = tokens_NHD if len(columns) == 1 else tuple(x[of_length] for x in tokens_NHD)
         q, k, v = (x.reshape(-1, length, heads, size).transpose(1, 2) for x in own)
         out = ordered(functools.partial(torch.nn.functional.scaled_dot_product_attention, scale=scaling), q, k, v)
         parts.append(out.transpose(1, 2).reshape(-1, heads, size))
     if len(columns) == 1:
         return parts[0][None], None
+    # back from the order of lengths to that of columns
     return torch.cat(parts)[torch.cat(list(columns.values())).argsort()][None], None
 
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class RolloutBatch:
-    """Scored groups in plan order, and where the time went."""
+    """Result of a step's collection: scored groups in plan order, and where the time went."""
 
     groups: list[ScoredGroup] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class GenerationBatch:
         return all(record is not None and (record["scores"] is not None or not scored) for record in records)
 
     def scored_record(self, group_id: str) -> dict[str, Any] | None:
-        """The record of a group with its scores; None if the journal has none."""
+        """Find the record of a group with its scores; None if the journal has none."""
         record = self.known.get(group_id)
         return None if record is None or record["scores"] is None else record
 
@@ -119,7 +119,7 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True)
 class Collector:
-    """What stays the same from step to step. `stage` (its name) separates the seeds of stages."""
+    """Makes and scores the groups of a stage's steps. `stage` (its name) separates the seeds of stages."""
 
     engine: RolloutEngine
     strategy: Strategy
@@ -199,7 +199,7 @@ class Collector:
         Raises:
             CheckpointError: there are such records and they are not to be sampled again.
         """
-        known = {record["group"]: record for record in journal.replay()}
+        known = {record["group"]: record for record in journal.replay()}  # the last one: with scores, if they came
         changed: list[str] = []
         for group_id, prompt in zip(ids, prompts, strict=True):
             parts = changed_inputs(known[group_id], prompt) if group_id in known else []
@@ -207,7 +207,7 @@ class Collector:
                 sample = prompt.sample
                 media = f" ({', '.join(ref.path for ref in sample.media)})" if "media" in parts else ""
                 changed.append(f"row '{sample.id}' ({sample.source}): {', '.join(parts)} changed{media}; group {group_id}")
-                del known[group_id]
+                del known[group_id]  # so that it is sampled again, if the run goes on
         if changed and not self.accept_changed:
             lines = "".join(f"\n  {line}" for line in changed)
             raise CheckpointError(
@@ -231,7 +231,7 @@ class Collector:
             else:
                 self._generate(one, thread, out)
         except BaseException as error:
-            thread.shutdown()
+            thread.shutdown()  # waits: scores that are being made are journalled below
             if isinstance(error, (RemoteError, Preempted)):
                 self.keep(one)
             raise
@@ -254,7 +254,7 @@ class Collector:
                 batch.write(self._record(one.pending[number]))
             else:  # scored before a crash: a deadline or a judge might decide otherwise the second time, and the first one stands
                 one.pending[number] = self._replayed(batch, number)
-        batch.journal.sync()
+        batch.journal.sync()  # scores may have cost money
         faults.point("rollout.chunk")
         return [one.pending[number] for number in range(len(batch.ids))]
 
@@ -269,7 +269,7 @@ class Collector:
         one.futures = self._sample(self.requests(batch), score, out)
 
     def requests(self, batch: GenerationBatch) -> list[Request]:
-        """Make what a batch asks the engine for."""
+        """Make what a batch asks the engine for, one request per group."""
         sizes = zip(batch.prompts, batch.num_generations, strict=True)
         # the place is a coordinate too: a step that crosses an epoch may hold one sample twice
         return [
@@ -295,7 +295,7 @@ class Collector:
         out.from_journal += [group_id for group_id in batch.ids if batch.scored_record(group_id) is None]
 
     def _go_on(self, one: Scoring, thread: ThreadPoolExecutor, out: RolloutBatch) -> None:
-        """What follows the scores of a batch's own rollouts: nothing here."""
+        """Do what follows the scores of a batch's own rollouts: nothing here, rounds of hints in `rollout.guide`."""
 
     def _score_group(self, one: PendingGroup) -> PendingGroup:
         """Complete a group and score it."""
@@ -303,7 +303,7 @@ class Collector:
         return one
 
     def _complete(self, group: Group, step: int) -> Group:
-        """The group of a step with the rollouts that the strategy adds."""
+        """Add the strategy's own rollouts to a group of a step."""
         return self.strategy.complete(group, lambda g: self.score(g, step).scores.total(), self.tokenize)
 
     def keep(self, scoring: Scoring) -> None:
@@ -326,11 +326,11 @@ class Collector:
         )
 
     def _sampled(self, batch: GenerationBatch, number: int) -> PendingGroup:
-        """A group whose rollouts the journal has, and not their scores."""
+        """Read back a group whose rollouts the journal has, and not their scores."""
         return self._pending(batch, number, rollouts_of(batch.known[batch.ids[number]]))
 
     def _record(self, one: PendingGroup) -> dict[str, Any]:
-        """What the journal keeps of a group, with its scores if they are there."""
+        """Make the journal's record of a group, with its scores if they are there."""
         return sampled_record(one.group) if one.scored is None else scored_record(one.scored, one.notes)
 
     def measured(self, notes: Mapping[str, float], *, step: int) -> Mapping[str, float]:
@@ -338,7 +338,7 @@ class Collector:
         return notes
 
     def _replayed(self, batch: GenerationBatch, number: int) -> PendingGroup:
-        """A group that the journal has with its scores."""
+        """Read back a group that the journal has with its scores."""
         (place, prompt), record = batch.prompts[number], batch.known[batch.ids[number]]
         scored = scored_group(record, prompt)
         return PendingGroup(place=place, step=batch.step, group=scored.group, scored=scored, notes=Counter(record["notes"]))
@@ -346,7 +346,7 @@ class Collector:
     def _request(
         self, prompt: Prompt, size: int, coordinates: tuple[int | str, ...], *more: int | str, expected_tokens: float = 0.0
     ) -> Request:
-        """A request for `size` rollouts; the seed of rollout k has the coordinates (..., k, `more`)."""
+        """Make a request for `size` rollouts; the seed of rollout k has the coordinates (..., k, `more`)."""
         ks = tuple(range(size))
         seeds = tuple(rng.key(self.seed, "rollout", self.stage, *coordinates, k, *more) for k in ks)
         return Request(prompt=prompt, ks=ks, seeds=seeds, expected_tokens=expected_tokens)
@@ -363,7 +363,7 @@ class Collector:
         began = time.perf_counter()
         self.engine.generate(requests, self.settings, done)
         out.rollout_seconds += time.perf_counter() - began
-        return [futures[number] for number in range(len(requests))]
+        return [futures[number] for number in range(len(requests))]  # in plan order, whichever ended first
 
 
 @dataclass(kw_only=True)
@@ -381,7 +381,7 @@ class Collection:
         for batch in self.batches[len(self._begun) :]:
             one = self.collector.start(batch, self.out)
             self._begun.append(one)
-            self.collector.keep(one)
+            self.collector.keep(one)  # once the weights have moved on, nobody could sample these answers again
 
     def largest(self) -> list[Request]:
         """List what the batch with the longest prompts will ask for; nothing where the journal has everything."""

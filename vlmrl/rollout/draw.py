@@ -20,7 +20,7 @@ PIECE = 64
 
 
 def uniforms(seeds: Sequence[int], tokens: int) -> np.ndarray:
-    """Draw the uniforms of each rollout.
+    """Draw the uniforms of each rollout: from a counter-based generator per seed, so that no rollout moves another's.
 
     Returns:
         float64 [len(seeds), tokens] in [0, 1).
@@ -42,10 +42,11 @@ def sample(logits_NV: Tensor, draws_N: Tensor, settings: GenerationSettings) -> 
         return token_N, logp_NV.gather(1, token_N[:, None])[:, 0]
     logp_NV = torch.log_softmax(logits_NV / settings.temperature, dim=-1)
     if settings.top_p < 1:
+        # stable: of equal tokens at the border the same ones stay, on every device
         ordered, order = logp_NV.sort(dim=-1, descending=True, stable=True)
         ordered = ordered.masked_fill(_behind(ordered.exp(), settings.top_p), float("-inf"))
         logp_NV = torch.log_softmax(torch.full_like(logp_NV, float("-inf")).scatter(1, order, ordered), dim=-1)
-    token_N = _place(logp_NV.double().exp(), draws_N)
+    token_N = _place(logp_NV.double().exp(), draws_N)  # in float64 like the uniforms
     return token_N, logp_NV.gather(1, token_N[:, None])[:, 0]
 
 
@@ -58,8 +59,9 @@ def _behind(p_NV: Tensor, mass: float) -> Tensor:
 
 
 def _place(p_NV: Tensor, draws_N: Tensor) -> Tensor:
-    """The place in whose share of the whole each uniform falls, int64 [N]."""
+    """Find the place in whose share of the whole each uniform falls, int64 [N]."""
     if p_NV.device.type == "cpu":
+        # the uniform is scaled by the whole sum, which is 1 only up to rounding
         cdf_NV = p_NV.cumsum(-1)
         return torch.searchsorted(cdf_NV, (draws_N * cdf_NV[:, -1])[:, None], right=True)[:, 0].clamp(max=p_NV.shape[1] - 1)
     return first_over(p_NV, draws_N * p_NV.sum(-1))
@@ -78,7 +80,8 @@ def first_over(p_NV: Tensor, threshold_N: Tensor, *, reached: bool = False) -> T
         x = levels[-1]
         x = torch.nn.functional.pad(x, (0, -x.shape[1] % PIECE))
         levels[-1] = x
-        levels.append(x.view(rows, -1, PIECE).sum(-1))
+        levels.append(x.view(rows, -1, PIECE).sum(-1))  # [N, V] -> [N, V / PIECE] -> ...
+    # from the coarsest level down: find the piece that holds the border, and go on within it with what is left of the threshold
     place_N = torch.zeros(rows, dtype=torch.int64, device=p_NV.device)
     left_N = threshold_N
     for x in reversed(levels):

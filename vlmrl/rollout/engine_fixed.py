@@ -86,7 +86,7 @@ class FixedGrid:
         return tuple(x.new_zeros(self.slots, x.shape[1], *width, room, x.shape[3]) for x in (k, v))  # pyright: ignore[reportReturnType]
 
     def own(self, number: int, k: int, tokens: int) -> list[Pair]:
-        """The keys and values of the first tokens of an answer to the prompt with the caller's number, [1, K, tokens, D]: views."""
+        """Show the keys and values of the first tokens of an answer to the prompt with the caller's number, [1, K, tokens, D]: views."""
         a = self.held.index(number)
         return [(keys[a, :, k, :tokens][None], values[a, :, k, :tokens][None]) for _, (keys, values) in self._layers]
 
@@ -99,7 +99,7 @@ class FixedGrid:
     def advance(self) -> None:
         """Make ready for one more token of every place."""
         device = self._age_A.device
-        at_A = self._age_A.clamp(max=self.room - 1)
+        at_A = self._age_A.clamp(max=self.room - 1)  # a free slot ages too, and must not write behind its room
         self._at_AKG = places(self._layers[0][1][0], at_A)
         prompt = torch.arange(self.prompt, device=device)[None] >= self._length_A[:, None]
         answer = torch.arange(self.room, device=device)[None] > at_A[:, None]
@@ -108,7 +108,7 @@ class FixedGrid:
         self._age_A += 1
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Attention of the new tokens: query [1, K*R, N, D], key and value [1, K, N, D] -> [1, N, K*R, D]. Stores key and value."""
+        """Attend from the new tokens: query [1, K*R, N, D], key and value [1, K, N, D] -> [1, N, K*R, D]. Stores key and value."""
         prompt, own = self._layers[layer]
         heads, size = key.shape[1], key.shape[3]
         for kept, x in zip(own, (key, value), strict=True):
@@ -134,7 +134,7 @@ class FixedRun(GenerateCall):
     ):
         super().__init__(engine, requests, settings, done, kept)
         width, longest = max(len(request.seeds) for request in requests), settings.max_new_tokens
-        slots = max(1, min(len(requests), engine.max_num_seqs // width))
+        slots = max(1, min(len(requests), engine.max_num_seqs // width))  # each as wide as the widest request
         device = self.policy.device
         self.fixed = FixedGrid(
             slots=slots, width=width, prompt=max(len(request.prompt.ids) for request in requests), answer=longest, device=device
@@ -156,6 +156,7 @@ class FixedRun(GenerateCall):
         grid = self.fixed
         while self.queue or grid.busy:
             self._fill()
+            # not further than the slot with most left: behind that nothing is alive
             tokens = min(LOOK, max(grid.answer - grid.ages[slot] for slot in grid.busy))
             grid.prepare(tokens)
             for _ in range(tokens):
@@ -210,19 +211,20 @@ class FixedRun(GenerateCall):
         if room in self.steps:
             self.steps[room]()
         elif self.policy.device.type == "cuda":
-            self.steps[room] = recorded(self.token)
+            self.steps[room] = recorded(self.token)  # which takes this step as well
         else:
             self.token()
 
     def token(self) -> None:
-        """One token of every place; on the device alone, in place, with the same shapes whatever has ended."""
+        """Draw and decode one token of every place; on the device alone, in place, with the same shapes whatever has ended."""
         assert self.hidden_NH is not None
         logits = (self.hidden_NH @ self.head.T).float().index_fill(1, self.forbidden, float("-inf"))
         at = self.t_N.clamp(max=self.fixed.answer - 1)[:, None]
         drawn, logp = sample(logits, self.draw_NT.gather(1, at)[:, 0], self.settings)
         alive = self.alive_N & logp.isfinite()
-        self.broken_N |= self.alive_N & ~alive
+        self.broken_N |= self.alive_N & ~alive  # refused at the next look: to raise here would wait for the device
         drawn = torch.where(alive, drawn, torch.zeros_like(drawn))
+        # a place that has ended writes back what it holds: to leave it out would change shapes
         for kept, new in ((self.ids_NT, drawn), (self.logp_NT, logp)):
             kept.scatter_(1, at, torch.where(alive[:, None], new[:, None], kept.gather(1, at)))
         stopped = alive & (drawn[:, None] == self.ends).any(dim=1)
@@ -230,6 +232,7 @@ class FixedRun(GenerateCall):
         self.stopped_N |= stopped
         self.alive_N.copy_(alive & ~(stopped | (self.t_N >= self.fixed.answer)))
         self.fixed.advance()
+        # into the same memory: a recorded step reads its inputs by their addresses
         self.hidden_NH.copy_(self.forward(drawn, self.position_N, self.fixed))
         self.position_N += 1
 
@@ -248,7 +251,7 @@ class FixedRun(GenerateCall):
                 k = broken[first : first + count].index(1)
                 self.refuse(row + k, sum(broken), sum(alive) + sum(broken))
             if any(alive[first : first + count]):
-                continue
+                continue  # a slot is free when all of its answers have ended
             self.ids[row : row + count] = self.ids_NT[first : first + count]
             self.logps[row : row + count] = self.logp_NT[first : first + count]
             for k in range(count):

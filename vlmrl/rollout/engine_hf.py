@@ -38,7 +38,7 @@ PREFILL_TOKENS = 32768
 
 
 class Grid(Decoding, Protocol):
-    """Where the keys and values of prompts go."""
+    """The cache that keys and values of prompts go into, and that their answers decode on."""
 
     def admit(self, slots: Sequence[int], counts: Sequence[int], lengths: Sequence[int], layers: list[Pair], /) -> None: ...
 
@@ -47,16 +47,18 @@ class KeptTurns(Protocol):
     """Keys and values that a session of conversations keeps from one call of `generate` to the next."""
 
     def past(self, request: Request, version: int) -> Any:
-        """What is kept of a request's prompt for these weights: how many `tokens` it begins with, and what is `behind` them. Or None."""
+        """Look up what is kept of a request's prompt for these weights: how many `tokens` it begins with, and what is `behind` them; or
+        None."""
         ...
 
     def extension(self, pasts: Sequence[Any], new: Sequence[int]) -> Any:
-        """How the model reads so many new tokens behind each of these pasts: `decoding` of its forward pass, which remembers keys and
-        values, as `record` those of whole rows and as `own` those of what is new."""
+        """Make the `decoding` of a forward pass that reads so many `new` tokens behind each of these pasts. It remembers keys and values:
+        those of whole rows as `record`, those of what is new as `own`."""
         ...
 
     def keep_prompt(self, request: Request, past: Any, new: Sequence[Pair], own: tuple[int, int], version: int) -> None:
-        """Keep what was read of a prompt behind its past. `new`: keys and values of packed prompts; the columns `own` are this one's."""
+        """Keep what was read of a prompt behind its past. `new`: by layer, keys and values of packed prompts; the columns `own` are this
+        prompt's."""
         ...
 
     def keep_answer(self, request: Request, k: int, ids: tuple[int, ...], layers: Sequence[Pair], version: int) -> None:
@@ -135,7 +137,7 @@ class HFEngine(InPlace):
 
     @torch.no_grad()
     def rehearse(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
-        counted = dict(vars(self))
+        counted = dict(vars(self))  # numbers and references, of which a rehearsal moves the counts alone
         with self.policy.autocast():
             self.begin(requests, settings, None, None).rehearse()
         vars(self).update(counted)  # what was thrown away is no work of the run
@@ -151,21 +153,24 @@ class GenerateCall:
         self.kept = kept
         device = self.policy.device
         counts = [len(request.seeds) for request in requests]
+        # answers are rows of the output buffers, request after request: `first` row of each request, `owner` of each row
         self.first = [sum(counts[:i]) for i in range(len(counts))]
         self.left = list(counts)
         self.owner = [i for i, n in enumerate(counts) for _ in range(n)]
         total, length = sum(counts), settings.max_new_tokens
+        # [answers, tokens]: what is drawn depends on seed and place alone, not on what runs beside it
         self.draws = torch.from_numpy(uniforms([s for r in requests for s in r.seeds], length)).to(device)
         self.ids = torch.zeros((total, length), dtype=torch.int64, device=device)
         self.logps = torch.zeros((total, length), dtype=torch.float32, device=device)
         self.lengths = [0] * total
         self.stopped = [False] * total
+        # the longest first, so that none is left to decode alone at the end; of equal ones the first
         self.queue = deque(sorted(range(len(requests)), key=lambda i: (-requests[i].expected_tokens, i)))
         self.grid = DecodeGrid(width=max(counts), longest=length, device=device)
         self.out: list[list[Rollout]] = [[] for _ in requests]
         self.ends = torch.tensor(self.policy.bundle.end_ids, device=device)
         self.forbidden = torch.tensor(self.policy.bundle.forbidden_ids, device=device)
-        # transposed, a head that trains is nothing that autocast would keep a 16-bit copy of
+        # cast once: autocast keeps its 16-bit copies of parameters, but not of a view as `head.T` is, and would cast it in every token
         self.head = self.policy.head if self.policy.compute == torch.float32 else self.policy.head.to(self.policy.compute)
 
     def loop(self) -> list[list[Rollout]]:
@@ -220,22 +225,24 @@ class GenerateCall:
         counts = [len(self.requests[i].seeds) for i in chosen]
         pasts = [None if self.kept is None else self.kept.past(self.requests[i], policy.version) for i in chosen]
         starts = [0 if past is None else past.tokens for past in pasts]
+        # of a prompt whose beginning is kept, only what comes behind is read
         parts = [prompt if past is None else past.behind(prompt) for prompt, past in zip(prompts, pasts, strict=True)]
         # groups without an answer: the prompts stand one behind another in one row, and none sees another
         layout = layout_of([(len(part.ids), ()) for part in parts])
-        ids = torch.tensor([[i for part in parts for i in part.ids]])
+        ids = torch.tensor([[i for part in parts for i in part.ids]])  # [1, tokens], on the host: `embed` counts placeholders there
         places = [prompt_positions(prompt, policy.positions)[:, start:] for prompt, start in zip(prompts, starts, strict=True)]
-        positions = torch.cat(places, dim=1)[:, None].to(device)
+        positions = torch.cat(places, dim=1)[:, None].to(device)  # [3, 1, tokens]; of what is new, behind those of the past
         features = self.engine.vision.features(policy, [h for part in parts for h in part.media], train=False)
         inputs = embed(policy, ids, [(part, 0, block.start) for part, block in zip(parts, layout.blocks, strict=True)], features)
         extension = self.kept.extension(pasts, [len(part.ids) for part in parts]) if self.kept is not None and any(starts) else None
         record: list[Pair] = []
         packed = {"prefix_layout": layout, "prefix_backend": policy.prefix_backend, "record": record}
+        # attention goes by the layout of the row, or by the extension, which knows the pasts as well
         how: dict[str, Any] = packed if extension is None else {"decoding": extension}
         hidden = policy.core.language_model(
             **inputs.arguments(), attention_mask=None, position_ids=positions, use_cache=False, **how
         ).last_hidden_state[0]
-        if self.kept is not None:
+        if self.kept is not None:  # before `admit`, which takes the layers out of the record
             own = record if extension is None else extension.own
             for i, past, block in zip(chosen, pasts, layout.blocks, strict=True):
                 self.kept.keep_prompt(self.requests[i], past, own, (block.start, block.end), policy.version)
@@ -290,13 +297,14 @@ class GenerateCall:
         return rows, token
 
     def _pick(self, rows: Running) -> tuple[Tensor, Tensor]:
-        """The next token of every row, and its log-prob."""
-        # training log-probs leave these ids out too: both sides have one distribution
+        """Draw the next token of every row. Returns (token [N], log-prob [N])."""
+        # training log-probs leave these ids out too: both sides have one distribution. The product is of the compute type on both sides
+        # (`policy.head`), and what follows is float32
         logits = (rows.hidden_NH @ self.head.T).float().index_fill(1, self.forbidden, float("-inf"))
         return sample(logits, self.draws[rows.row_N, rows.t_N], self.settings)
 
     def refuse(self, row: int, broken: int, running: int) -> None:
-        """Stop: what these rows would go on with is not a draw from the policy."""
+        """Raise NumericsError: what these rows would go on with is not a draw from the policy."""
         raise NumericsError(
             f"logits not finite: {broken} of {running} running answers, first at token {self.lengths[row] + 1} of an "
             f"answer to '{self.requests[self.owner[row]].prompt.sample.id}'"
@@ -314,7 +322,7 @@ class GenerateCall:
         self.left[request] -= 1
         if self.left[request] == 0:
             self.out[request] = self.rollouts(request)
-            if self.done is not None:
+            if self.done is not None:  # scores are asked for while others decode
                 self.done(request, self.out[request])
 
     def rollouts(self, request: int) -> list[Rollout]:
@@ -330,7 +338,7 @@ class GenerateCall:
         return out
 
     def _decode(self, rows: Running, token: torch.Tensor) -> Running:
-        """One forward pass of one token per row."""
+        """Make one forward pass of one token per row."""
         self.grid.advance()
         self.engine.decoded_steps += 1
         hidden = self.forward(token, rows.position_N, self.grid)

@@ -79,7 +79,7 @@ class DecodeGrid:
         width = max([*lengths, *(k.shape[2] for k, _ in self._prompt[:1])])
         for i in range(len(layers)):
             new = [stacked(x, lengths, width) for x in layers.pop(0)]
-            own = [(len(slots), k.shape[1], self.width, room, k.shape[3]) for k in new]
+            own = [(len(slots), k.shape[1], self.width, room, k.shape[3]) for k in new]  # [A, K, G, T, D]
             if first:
                 self._prompt.append((new[0], new[1]))
                 self._answer.append((new[0].new_zeros(own[0]), new[1].new_zeros(own[1])))
@@ -87,7 +87,7 @@ class DecodeGrid:
             k, v = self._prompt[i]
             self._prompt[i] = (torch.cat([_widen(k, width), new[0]]), torch.cat([_widen(v, width), new[1]]))
             k, v = self._answer[i]
-            self._answer[i] = (_more(k, len(slots)), _more(v, len(slots)))
+            self._answer[i] = (_more(k, len(slots)), _more(v, len(slots)))  # as much room as those that run have grown to
         self.slots += slots
         self._lengths += lengths
         self._ages += [0] * len(slots)
@@ -101,6 +101,7 @@ class DecodeGrid:
 
     def finish(self, ended: Sequence[bool]) -> None:
         """Take rows out: one bool for each of the rows alive, in their order (prompts, then answers)."""
+        # the n-th bool is of the n-th place that is alive
         self._alive_AG.reshape(-1)[np.flatnonzero(self._alive_AG)[np.asarray(ended, dtype=np.bool_)]] = False
         self._moved = True
 
@@ -115,14 +116,17 @@ class DecodeGrid:
             _change(self._answer, lambda x: F.pad(x, (0, 0, 0, more)))
         if self._moved:
             alive = self._alive_AG.reshape(-1)
+            # place -> row; a place that has ended gets the row of another, and nobody reads what comes of that
             rows = np.maximum(np.cumsum(alive) - 1, 0)
             self._row_AG = None if alive.all() else torch.from_numpy(rows).to(self.device)
             self._place_N = torch.from_numpy(np.flatnonzero(alive)).to(self.device)
             self._length_A, self._age_A = torch.tensor([self._lengths, self._ages], device=self.device)
             self._moved = False
+        # all of one age: their new tokens are one column, which a plain copy writes
         self._column = self._seen - 1 if min(self._ages) == self._seen - 1 else None
         if self._column is None:
             self._at_AKG = places(self._answer[0][0], self._age_A)
+        # [A, P + T], what no answer of a prompt may see: padding behind the prompt, and columns that they have not come to
         prompt = torch.arange(self._prompt[0][0].shape[2], device=self.device)[None] >= self._length_A[:, None]
         answer = torch.arange(self._seen, device=self.device)[None] > self._age_A[:, None]
         hidden = torch.cat([prompt, answer], dim=1)
@@ -139,14 +143,14 @@ class DecodeGrid:
         own = self._answer[layer]
         prompts, heads, width, _, size = own[0].shape
         for kept, x in zip(own, (key, value), strict=True):
-            new = self._spread(x).view(prompts, width, heads, size).transpose(1, 2)
+            new = self._spread(x).view(prompts, width, heads, size).transpose(1, 2)  # [A, K, G, D]
             if self._column is not None:
                 kept[:, :, :, self._column] = new
             else:
                 kept.view(-1, size).index_copy_(0, self._at_AKG, new.reshape(-1, size))
         q = self._spread(query).view(prompts, width, heads, query.shape[1] // heads, size).transpose(1, 2)
         seen = own[0][:, :, :, : self._seen], own[1][:, :, :, : self._seen]
-        rows = grid_attention(q, self._prompt[layer], seen, self._mask, scale)
+        rows = grid_attention(q, self._prompt[layer], seen, self._mask, scale)  # [A*G, K*R, D]
         return (rows if self._row_AG is None else rows.index_select(0, self._place_N))[None]
 
     def _spread(self, x: Tensor) -> Tensor:
@@ -200,6 +204,7 @@ def places(kept: Tensor, at_A: Tensor) -> Tensor:
         [A*K*G] int64.
     """
     prompts, heads, width, room, _ = kept.shape
+    # the tensor read as [A * K * G * T, D]: where each room begins, and the column in it
     first = torch.arange(prompts * heads * width, device=kept.device).view(prompts, heads * width) * room
     return (first + at_A[:, None]).view(-1)
 

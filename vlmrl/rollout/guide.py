@@ -26,7 +26,11 @@ Encode = Callable[[Sample, str], Prompt]
 
 
 def collector_for(strategy: Strategy, encode: Encode) -> Callable[..., Collector]:
-    """Choose the class of collector that a strategy needs; `encode` makes the prompts with hints."""
+    """Choose the class of collector that a strategy needs; `encode` makes the prompts with hints.
+
+    Returns:
+        The class, to be called with the other fields of `Collector`.
+    """
     return partial(GuidedCollector, encode=encode) if isinstance(strategy, GuidingStrategy) else Collector
 
 
@@ -51,7 +55,7 @@ class GuidedCollector(Collector):
     journals_unscored: ClassVar[bool] = False
 
     def _go_on(self, one: Scoring, thread: ThreadPoolExecutor, out: RolloutBatch) -> None:
-        """The rounds of the whole batch."""
+        """Sample and score rounds for the whole batch until no group asks for one."""
         groups = [_guided(one.pending[number]) for number in sorted(one.pending)]
         while asking := [group for group in groups if group.requests]:
             self._round(asking, thread, out)
@@ -67,6 +71,7 @@ class GuidedCollector(Collector):
         requests: list[Request] = []
         for one, request, prompt in wanted:
             kind = "write" if request.writes else "hint"
+            # kind and tier are coordinates of the seeds beside those of the group's own rollouts, so no seed is drawn from twice
             where = (one.step, one.place, prompt.sample.id)
             requests.append(self._request(prompt, request.rows, where, kind, request.tier, expected_tokens=one.expected_tokens))
 
@@ -78,10 +83,11 @@ class GuidedCollector(Collector):
                 one.rounds.append(made)
                 one.notes["guidance/rollouts"] += len(made.rollouts)
                 one.notes["guidance/tokens"] += sum(len(r.ids) for r in made.rollouts)
+        # a round is over for all groups before the next begins: which prompts are generated together depends on no timing
         results([thread.submit(self._score_group, one) for one in asking], out)
 
     def _guided_prompt(self, one: GuidedGroup, request: HintRequest) -> Prompt | None:
-        """The prompt with the hint; None, with the reason in the group's rounds and notes, where it cannot be made."""
+        """Encode the prompt with the hint; None, with the reason in the group's rounds and notes, where it cannot be made."""
         try:
             return self._with_question(one.group.prompt, request.question, FREE if request.writes else one.group.prompt.answer_format)
         except (RowError, MediaError) as error:
@@ -93,7 +99,7 @@ class GuidedCollector(Collector):
         return self.encode(replace(plain.sample, question=question), answer_format)
 
     def _scored_round(self, one: GuidedGroup, request: HintRequest, prompt: Prompt, rollouts: Sequence[Rollout]) -> HintRound:
-        """Guided rollouts with their total rewards; a text that the policy wrote has none."""
+        """Score guided rollouts; a text that the policy wrote has no rewards."""
         if request.writes:
             return HintRound(request=request, rollouts=tuple(rollouts))
         guidance = Guidance(question=request.question, tier=request.tier)
@@ -122,12 +128,12 @@ class GuidedCollector(Collector):
         return one
 
     def _merged(self, one: GuidedGroup, unguided: ScoredGroup, rewards: Sequence[float | None]) -> ScoredGroup:
-        """The group that the strategy forms of all its rollouts, scored."""
+        """Score the group that the strategy forms of all its rollouts."""
         group = self.strategy.merge(one.group, rewards, one.rounds)
         if group is not one.group:
             group = replace(group, guided=_used(group, one.rounds))
         group = self._complete(group, one.step)
-        scored = unguided if group is one.group else self.score(group, one.step)
+        scored = unguided if group is one.group else self.score(group, one.step)  # nothing changed: its scores are there
         if any(r.provenance == "guided" for r in group.rollouts):
             pairs = zip(rewards, one.group.rollouts, strict=True)
             scored = replace(scored, unguided=tuple((value, len(r.ids)) for value, r in pairs))
@@ -140,6 +146,7 @@ class GuidedCollector(Collector):
     def _replayed(self, batch: GenerationBatch, number: int) -> PendingGroup:
         one = super()._replayed(batch, number)
         plain = one.finished().group
+        # the journal has the hints and not the prompts with them: these are encoded again
         questions = dict.fromkeys(r.guidance.question for r in plain.rollouts if r.guidance is not None)
         group = replace(plain, guided=tuple(self._with_question(plain.prompt, q, plain.prompt.answer_format) for q in questions))
         return replace(one, group=group, scored=replace(one.finished(), group=group))
@@ -151,13 +158,13 @@ def _guided(one: PendingGroup) -> GuidedGroup:
 
 
 def _check_new(one: GuidedGroup) -> None:
-    """No seed may be used twice, and no strategy may ask for ever."""
+    """Refuse requests that would use a seed twice, or ask for ever."""
     asked = [(r.request.tier, r.request.writes) for r in one.rounds] + [(r.tier, r.writes) for r in one.requests]
     if len(set(asked)) < len(asked) or any(r.rows < 1 for r in one.requests):
         raise ValueError(f"group '{one.group.id}': the strategy asked twice for a (tier, writes), or for no rows: {asked}")
 
 
 def _used(group: Group, rounds: Sequence[HintRound]) -> tuple[Prompt, ...]:
-    """The prompts with hints of the group's rollouts, each once, in their order."""
+    """List the prompts with hints of the group's rollouts, each once, in their order."""
     made = {r.request.question: r.prompt for r in rounds if r.prompt is not None}
     return tuple(made[q] for q in dict.fromkeys(r.guidance.question for r in group.rollouts if r.guidance is not None))

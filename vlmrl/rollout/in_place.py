@@ -16,7 +16,7 @@ Done = Callable[[int, list[Rollout]], None]
 
 
 class InPlace:
-    """Weights are always current, and `version` is the policy's."""
+    """Generates with the training policy: weights are always current, and `version` is the policy's."""
 
     def __init__(self, policy: Policy, vision: VisionCache, max_num_seqs: int):
         """`max_num_seqs`: most answers that decode at a time."""
@@ -36,22 +36,22 @@ class InPlace:
         """Nothing to release: the policy belongs to the trainer."""
 
     def ready(self) -> AbstractContextManager[None]:
-        """All weights on every rank, so that no rank asks another for weights, and each generates as many tokens as it likes."""
+        """Gather all weights on every rank, so that no rank asks another for weights, and each generates as many tokens as it likes."""
         return self.policy.shards.whole()
 
     def probes(self, temperature: float) -> list[tuple[Prompt, Rollout]]:
-        """None: the weights are the trainer's own."""
+        """Give no probes: the weights are the trainer's own."""
         del temperature
         return []
 
     def rehearse(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
         """Take the memory that generation takes at most, of as many of these requests as run together, if each answer is as long as it may
-        be; for a few tokens, of which nothing is kept or counted. Nothing where caches are those of the model's own code."""
+        be; for a few tokens, of which nothing is kept or counted. Does nothing where caches are those of the model's own code."""
 
     @property
     def counts(self) -> Mapping[str, Callable[[], float]]:
-        """Prompts that were prefilled, tokens of them that were read and that a session had kept, and tokens that were decoded for all
-        running answers at once."""
+        """Counts of prompts that were prefilled, of their tokens that were read and that a session had kept, and of decoding steps, each a
+        token of all running answers."""
         return {
             "work/prefilled_prompts": lambda: self.prefilled_prompts,
             "work/prefilled_tokens": lambda: self.prefilled_tokens,

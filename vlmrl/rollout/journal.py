@@ -53,14 +53,14 @@ class Journal:
         good = self._read(raw, {"global_step": global_step, "rank": rank})
         self.dropped_bytes = len(raw) - good
         if self.dropped_bytes:
-            fs.truncate(self.path, good)
+            fs.truncate(self.path, good)  # or what is appended would stand behind a torn line, and never be read
         if good == 0:
             fs.append(self.path, _framed({"journal": SCHEMA, "global_step": global_step, "rank": rank}))
-            fs.fsync_dir(folder)
+            fs.fsync_dir(folder)  # the file's name must outlive a crash as well
         self.sync()
 
     def replay(self) -> list[dict[str, Any]]:
-        """The records so far, in the order in which they were appended, without their sequence numbers."""
+        """List the records so far, in the order in which they were appended, without their sequence numbers."""
         return list(self._records)
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -76,7 +76,9 @@ class Journal:
             raise ValueError(f"a journal record needs texts 'group' and 'sample' and no 'seq'; it has {sorted(record)}")
         line = _framed({**record, "seq": len(self._records)})
         fs.append(self.path, line)
+        # as it would be read back: what this process replays is what one after a crash does
         self._records.append(_without_seq(json.loads(line[_HEADER:])))
+        # at most a second of groups can be lost, and these are sampled again from their seeds
         if self._clock() - self._synced >= SYNC_SECONDS:
             self.sync()
 
@@ -103,7 +105,7 @@ class Journal:
             if number == 0:
                 _check_header(self.path, payload, identity)
             elif payload.get("seq") != number - 1:
-                break
+                break  # a whole record in a wrong place: nothing behind it is trusted
             else:
                 self._records.append(_without_seq(payload))
             good = end
@@ -113,7 +115,8 @@ class Journal:
 def drop_before(folder: Path, global_step: int) -> int:
     """Delete the journals of steps before `global_step`, of all ranks: call it with the step of a checkpoint that is committed.
 
-    Returns the number of files deleted.
+    Returns:
+        Number of files deleted.
     """
     doomed = [p for p in sorted(folder.iterdir()) if (m := _NAME.fullmatch(p.name)) and int(m[1]) < global_step] if folder.is_dir() else []
     for path in doomed:
@@ -122,7 +125,7 @@ def drop_before(folder: Path, global_step: int) -> int:
 
 
 def rollout_to_json(rollout: Rollout) -> dict[str, Any]:
-    """A rollout as JSON values."""
+    """Turn a rollout into JSON values."""
     return {
         "k": rollout.k,
         "ids": list(rollout.ids),
@@ -136,7 +139,7 @@ def rollout_to_json(rollout: Rollout) -> dict[str, Any]:
 
 
 def rollout_from_json(value: Mapping[str, Any]) -> Rollout:
-    """The rollout that `rollout_to_json` was given, bit for bit.
+    """Make the rollout that `rollout_to_json` was given, bit for bit.
 
     Raises:
         CheckpointError: keys are missing or unknown.
@@ -151,7 +154,7 @@ def rollout_from_json(value: Mapping[str, Any]) -> Rollout:
 
 
 def scores_to_json(scores: Scores) -> dict[str, Any]:
-    """Scores as JSON values; a reward that nobody judged stays null."""
+    """Turn scores into JSON values; a reward that could not judge stays null."""
     return {
         "columns": list(scores.columns),
         "weights": [float(w).hex() for w in scores.weights],
@@ -161,7 +164,7 @@ def scores_to_json(scores: Scores) -> dict[str, Any]:
 
 
 def scores_from_json(value: Mapping[str, Any]) -> Scores:
-    """The scores that `scores_to_json` was given, bit for bit (integers as floats).
+    """Make the scores that `scores_to_json` was given, bit for bit (integers as floats).
 
     Raises:
         CheckpointError: keys are missing or unknown.
@@ -176,7 +179,7 @@ def scores_from_json(value: Mapping[str, Any]) -> Scores:
 
 
 def scored_record(scored: ScoredGroup, notes: Mapping[str, int]) -> dict[str, Any]:
-    """The record of a finished group."""
+    """Make the record of a finished group."""
     unguided = scored.unguided
     return _record(scored.group) | {
         "scores": scores_to_json(scored.scores),
@@ -186,7 +189,7 @@ def scored_record(scored: ScoredGroup, notes: Mapping[str, int]) -> dict[str, An
 
 
 def sampled_record(group: Group) -> dict[str, Any]:
-    """The record of a group that waits for its scores: what was sampled, before the strategy adds rollouts of its own."""
+    """Make the record of a group that waits for its scores: what was sampled, before the strategy adds rollouts of its own."""
     return _record(group) | {"scores": None, "unguided": None, "notes": {}}
 
 
@@ -200,18 +203,18 @@ def _record(group: Group) -> dict[str, Any]:
 
 
 def changed_inputs(record: Mapping[str, Any], prompt: Prompt) -> list[str]:
-    """Which of media, question, prompt and gold are not those that a record's answers were sampled and scored for; empty where all are."""
+    """List which of media, question, prompt and gold are not those that a record's answers were sampled and scored for; none if all are."""
     before, now = record["inputs"], prompt.inputs()
     return [part for part in now if before[part] != now[part]]
 
 
 def rollouts_of(record: Mapping[str, Any]) -> tuple[Rollout, ...]:
-    """The rollouts of a record."""
+    """Read the rollouts of a record."""
     return tuple(rollout_from_json(value) for value in record["rollouts"])
 
 
 def scored_group(record: Mapping[str, Any], prompt: Prompt) -> ScoredGroup:
-    """The group that `scored_record` was given, bit for bit, except its prompts with hints (`Group.guided`): those are not in it."""
+    """Make the group that `scored_record` was given, bit for bit, except its prompts with hints (`Group.guided`): those are not in it."""
     unguided = record["unguided"]
     return ScoredGroup(
         group=Group(id=record["group"], prompt=prompt, rollouts=rollouts_of(record)),
@@ -230,17 +233,18 @@ def _strict(value: Mapping[str, Any], kind: type[Rollout] | type[Scores] | type[
 
 
 def _framed(record: Mapping[str, Any]) -> bytes:
+    # floats come as hexadecimal text, so a NaN that is met here is a mistake of the caller
     payload = json.dumps(record, sort_keys=True, allow_nan=False).encode()
     return b"%08x %08x " % (len(payload), zlib.crc32(payload)) + payload + b"\n"
 
 
 def _frames(raw: bytes) -> list[tuple[dict[str, Any], int]]:
-    """(record, end of its line) for each record up to the first that does not check."""
+    """Read (record, end of its line) for each record up to the first whose length or checksum is wrong."""
     out: list[tuple[dict[str, Any], int]] = []
     place = 0
     while match := re.compile(rb"([0-9a-f]{8}) ([0-9a-f]{8}) ").match(raw, place):
         start = place + _HEADER
-        end = start + int(match[1], 16) + 1
+        end = start + int(match[1], 16) + 1  # with the line's end
         payload = raw[start : end - 1]
         if raw[end - 1 : end] != b"\n" or zlib.crc32(payload) != int(match[2], 16):
             break

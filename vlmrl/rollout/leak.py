@@ -26,8 +26,8 @@ _PRESENTED = (
 
 
 def leak(text: str, sample: Sample) -> str | None:
-    """How `text` gives the sample's answer away: `answer_tag`, `coordinates`, `number` or `answer`; None where it does not."""
-    plain = " ".join(text.split()).casefold()
+    """Find how `text` gives the sample's answer away: `answer_tag`, `coordinates`, `number` or `answer`; None where it does not."""
+    plain = " ".join(text.split()).casefold()  # white space and case aside
     answer = " ".join(sample.answer.split()).casefold()
     if "<answer>" in plain or "</answer>" in plain:
         return "answer_tag"

@@ -57,7 +57,7 @@ def gaps(
         rows.setdefault(place_of(prompt), []).append(row)
     out: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     for place, own in rows.items():
-        index = to_device(torch.tensor(own), gap_BT.device)
+        index = to_device(torch.tensor(own), gap_BT.device)  # and no mask, whose size the host would wait for
         gap, known = gap_BT[index], known_BT[index]
         count = known.sum()
         out[f"{PREFIX}logp_gap/{place}"] = gap.abs().sum(), count
@@ -89,6 +89,7 @@ class Bounds:
             EngineError: one is above `stop`, or not a number.
         """
         found = {name.rsplit("/", 1)[-1]: value for name, value in metrics.items() if name.startswith(f"{PREFIX}logp_gap/")}
+        # `not <=`: a gap that is NaN is above every bound
         above = {place: value for place, value in found.items() if self.stop is not None and not value <= self.stop}
         if above:
             raise EngineError(
@@ -118,7 +119,7 @@ def _told(found: Mapping[str, float]) -> str:
 
 
 def _meaning(found: Mapping[str, float]) -> str:
-    """What a gap in these places and not in others speaks for."""
+    """Say what a gap in these places and not in others speaks for."""
     media = [value for place, value in found.items() if place != "text"]
     if "text" in found and media and min(media) > 10 * found["text"]:
         return f"text alone is at {found['text']:.3g}, so look at pixels, positions and features of media first"

@@ -11,7 +11,11 @@ from vlmrl.rollout.in_place import SLOTS
 
 
 def own_engine(policy: Policy, vision: VisionCache, *, max_num_seqs: int = SLOTS, kept_bytes: int = KEPT_BYTES) -> RolloutEngine:
-    """`max_num_seqs`: most answers that decode at a time; `kept_bytes`: of keys and values that a session of the reference engine keeps.
+    """Make the engine that generates with a policy in place.
+
+    Args:
+        max_num_seqs: most answers that decode at a time.
+        kept_bytes: of keys and values that a session of the reference engine keeps.
 
     Raises:
         ConfigError: the model's attention is not that of its family.

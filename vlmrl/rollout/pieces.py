@@ -13,7 +13,7 @@ _CLOSES = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 
 def thought_span(text: str) -> tuple[int, int]:
-    """Characters [start, end) of the thought that a response begins with, whether or not it is ended; empty without one."""
+    """Find the characters [start, end) of the thought that a response begins with, whether or not it is ended; empty without one."""
     opening = _OPENS.match(text)
     if opening is None:
         return 0, 0
@@ -23,12 +23,12 @@ def thought_span(text: str) -> tuple[int, int]:
 
 
 def cut_places(text: str, pieces: int) -> list[int]:
-    """Rising places in the text at which a piece ends and another begins: at most `pieces` - 1, each behind a word of the thought."""
+    """Find where in the text a piece ends and another begins, in rising order: at most `pieces` - 1, each behind a word of the thought."""
     start, end = thought_span(text)
     words = [start + word.end() for word in re.finditer(r"\S+", text[start:end])]
     return [words[n - 1] for n in sorted({len(words) * i // pieces for i in range(1, pieces)} - {0, len(words)})]
 
 
 def beginning(text: str, place: int) -> str:
-    """What is shown of a thought up to a place."""
+    """Cut what is shown of a thought up to a place."""
     return text[thought_span(text)[0] : place].strip()

@@ -23,8 +23,11 @@ PartOf = Callable[[str], Part]
 
 
 def groups_of(named: Named, cfg: OptimSection, part_of: PartOf = part_of) -> list[dict[str, Any]]:
-    """Parameter groups in which only matrices decay, as is usual for transformers. `names` of a group go with its `params`; a `part` is in
-    groups of parts with a learning rate of their own, which come last.
+    """Sort parameters into groups in which only matrices decay, as is usual for transformers.
+
+    Returns:
+        Groups of torch's optimizers, with `names` beside their `params`; those of parts with a learning rate of their own come last and
+        have a `part`.
 
     Raises:
         ConfigError: nothing trains of such a part.
@@ -54,7 +57,7 @@ def occupied(optimizer: Any) -> Iterator[None]:
         for p in (p for group in optimizer.param_groups for p in group["params"]):
             p.grad = torch.zeros_like(p)
             if not optimizer.state.get(p):
-                held += moments.room(p)
+                held += moments.room(p)  # the memory alone: nothing is put into the optimizer's state
         yield
     finally:
         held.clear()
@@ -62,7 +65,7 @@ def occupied(optimizer: Any) -> Iterator[None]:
 
 
 def make_optimizer(named: Named, cfg: OptimSection, part_of: PartOf = part_of, *, fused: bool = False) -> Made:
-    """The optimizer, and the parameter names in its order.
+    """Make the optimizer that `optim.kind` names, with the parameter names in its order.
 
     Args:
         fused: AdamW goes through the memory once, not once for each of its operations. It rounds otherwise.
@@ -81,6 +84,7 @@ def names_of(groups: Sequence[dict[str, Any]]) -> list[str]:
 def make(groups: list[dict[str, Any]], cfg: OptimSection, *, fused: bool = False) -> Made:
     """AdamW of torch over the groups of `groups_of`."""
     order = names_of(groups)
+    # None and not False, which would also switch off torch's loop over many tensors at once
     return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, fused=fused or None), order
 
 

@@ -56,6 +56,9 @@ class StepBatch:
             groups: (place in the plan, scored group) of this rank.
             baseline: value of a sample before this step, from the ledger; None where it was never seen.
             progress: share of the stage that is done.
+
+        Returns:
+            Columns over all ranks that are the same on each, with the rows of this one.
         """
         local = [_record(place, scored, baseline) for place, scored in groups]
         # in plan order, whichever rank has a group: every rank computes the same, however many there are
@@ -71,6 +74,7 @@ class StepBatch:
             turns=any(attempt is not None for _, _, attempt in owners),
             keep_N=torch.ones(len(owners), dtype=torch.bool),
             counted_N=x.valid_N.clone(),
+            # `groups` stand in plan order too, so the n-th of these is the n-th of `rows`
             mine=torch.tensor([n for n, (record, _, _) in enumerate(owners) if record.rank == dist.rank()], dtype=torch.int64),
             groups=groups,
             rows=rows,
@@ -83,7 +87,7 @@ class StepBatch:
         self.keep_N = self.keep_N & torch.isin(self.x.group_N, torch.tensor(self._kept_groups()[:count]))
 
     def kept_groups(self) -> int:
-        """Number of groups, of all ranks, with a row that is kept."""
+        """Count the groups, of all ranks, with a row that is kept."""
         return len(self._kept_groups())
 
     def _kept_groups(self) -> list[int]:
@@ -93,12 +97,13 @@ class StepBatch:
         """This rank's rows that train, as places in `rows`: those that the filters keep, less those that `trains_N` leaves out."""
         trains_N = self.x.provided.get("trains_N")
         train_N = self.keep_N if trains_N is None else self.keep_N & trains_N.bool()
+        # [N] of all ranks -> [n] of this one -> places
         return train_N[self.mine].nonzero()[:, 0].tolist()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Record:
-    """What other ranks must know of one group; the tuples have an entry for each of its rollouts."""
+    """Facts of one group that other ranks must know; the tuples have an entry for each of its rollouts."""
 
     place: int
     rank: int
@@ -137,7 +142,7 @@ def _record(place: int, scored: ScoredGroup, baseline: Callable[[str], float | N
 
 
 def _columns(records: Sequence[_Record], progress: float) -> AdvantageInputs:
-    """The inputs of the methods, from the groups of all ranks in plan order."""
+    """Make the inputs of the methods, from the groups of all ranks in plan order."""
     # of the first: all groups of a stage are scored by the same rewards
     columns, weights_K = records[0].columns, torch.tensor(records[0].weights, dtype=torch.float64)
     # sorted: a set of texts has another order in every process, and the ids must be those of all ranks
@@ -148,7 +153,7 @@ def _columns(records: Sequence[_Record], progress: float) -> AdvantageInputs:
     return AdvantageInputs(
         reward_N=total(rewards_NK, weights_K),
         rewards_NK=rewards_NK,
-        valid_N=(~rewards_NK.isnan()).any(dim=1),
+        valid_N=(~rewards_NK.isnan()).any(dim=1),  # judged by one reward at least
         group_N=torch.tensor([record.place for record in records for _ in record.rewards]),
         task_N=torch.tensor([tasks.index(record.task) for record in records for _ in record.rewards]),
         on_policy_N=torch.tensor([flag for record in records for flag in record.on_policy]),
@@ -176,7 +181,7 @@ def _rows(groups: Sequence[tuple[int, ScoredGroup]]) -> list[Row]:
 
 
 def _attempts(steps: Sequence[tuple[str | None, int]]) -> torch.Tensor | None:
-    """Number of the attempt (trajectory, k) that each row is a step of; None where some row is of no trajectory."""
+    """Number the attempt (trajectory, k) that each row is a step of; None where some row is of no trajectory."""
     if any(trajectory is None for trajectory, _ in steps):
         return None
     known = {step: number for number, step in enumerate(sorted({(str(t), k) for t, k in steps}))}
@@ -197,6 +202,7 @@ def total(rewards_NK: torch.Tensor, weights_K: torch.Tensor | None) -> torch.Ten
         [N]; NaN where none was judged.
     """
     judged = ~rewards_NK.isnan()
+    # not a product with the mask, in which NaN * 0 would be NaN: [N, K] -> [N]
     out = torch.where(judged, rewards_NK if weights_K is None else rewards_NK * weights_K, torch.zeros_like(rewards_NK)).sum(dim=1)
     return torch.where(judged.any(dim=1), out, torch.full_like(out, float("nan")))
 
@@ -211,6 +217,7 @@ def sampler_logprobs(rollouts: Sequence[Rollout], width: int) -> tuple[torch.Ten
         (of the first, of the second), [N, width] each, in nats; NaN elsewhere.
     """
     sampled, given = (torch.full((len(rollouts), width), float("nan")) for _ in range(2))
+    # NaN and not 0, which is a log-prob: rows of ground truth have none at all
     for n, rollout in enumerate(rollouts):
         values = torch.tensor(rollout.logprobs)
         moved = rollout.guidance is not None and rollout.guidance.train == "plain"

@@ -39,7 +39,7 @@ class Watch(Protocol):
     """What this rank is at."""
 
     def collective(self, name: str) -> AbstractContextManager[None]:
-        """Around a block in which this rank waits for the others."""
+        """Mark a block in which this rank waits for the others."""
         ...
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ def start(patience: float | None = None, *, offloads: bool = False) -> None:
 
 
 def control() -> torch_dist.ProcessGroup | None:
-    """The group of the control traffic: gloo, on the CPU, whatever the device is. None in a run of one process."""
+    """Return the group of the control traffic: gloo, on the CPU, whatever the device is. None in a run of one process."""
     return _control
 
 
@@ -90,7 +90,7 @@ def leaving(error: BaseException) -> None:
 
 
 def collective(name: str) -> AbstractContextManager[None]:
-    """Around every block in which this rank waits for the others, in the same order on all ranks."""
+    """Mark a block in which this rank waits for the others, for the watch over lost ranks. In the same order on all ranks."""
     return nullcontext() if _watchdog is None else _watchdog.collective(name)
 
 
@@ -114,7 +114,7 @@ def is_main() -> bool:
 
 
 def gather(value: T) -> list[T]:
-    """`value` of every rank, in rank order, on every rank."""
+    """Collect `value` of every rank, in rank order, on every rank."""
     if world() == 1:
         return [value]
     with collective("gather"):
@@ -124,8 +124,9 @@ def gather(value: T) -> list[T]:
 def gathered(value: T, group: Any) -> list[T]:
     """`gather` within a group: one call where the value is small on every rank, else two. A call is a round over all ranks, whatever its
     bytes are."""
-    objects: Any = torch_dist.distributed_c10d
+    objects: Any = torch_dist.distributed_c10d  # the pickling of torch's own `all_gather_object`
     own, size = objects._object_to_tensor(value, torch.device("cpu"), group)
+    # [8 bytes: size | first bytes of the pickle]: who is small is done with one call, and all know whether a second follows
     head = torch.zeros(_ROOM, dtype=torch.uint8)
     head[:8] = size.view(torch.uint8)
     fits = min(len(own), _ROOM - 8)
@@ -139,7 +140,7 @@ def gathered(value: T, group: Any) -> list[T]:
 
 
 def _all(own: torch.Tensor, group: Any) -> list[torch.Tensor]:
-    """A tensor of every rank, all of one size."""
+    """Collect a tensor of every rank, all of one size."""
     everyone = list(own.new_empty(torch_dist.get_world_size(group), len(own)))
     torch_dist.all_gather(everyone, own, group=group)
     return everyone
@@ -154,7 +155,7 @@ def run_synchronized(fn: Callable[[], T]) -> T:
 
 
 def agreed(fn: Callable[[], T], gather: Callable[[Any], list[Any]]) -> T:
-    """`run_synchronized` by way of a `gather`."""
+    """`run_synchronized` with another `gather`: that of a thread beside the main one, with a group of its own."""
     error: BaseException | None = None
     result: Any = None
     try:
@@ -162,7 +163,7 @@ def agreed(fn: Callable[[], T], gather: Callable[[Any], list[Any]]) -> T:
     except Exception as caught:  # noqa: BLE001 (re-raised below, after the other ranks know)
         error = caught
     own = None if error is None else ("".join(traceback.format_exception(error)), int(getattr(error, "exit_code", 70)))
-    failures = gather(own)
+    failures = gather(own)  # also by the rank that failed, or the others would wait for it here
     if error is not None:
         raise error
     for origin, failure in enumerate(failures):
@@ -183,7 +184,7 @@ def sum_(value: torch.Tensor) -> torch.Tensor:
         The same tensor.
     """
     if world() > 1:
-        here = value.cpu()
+        here = value.cpu()  # in the control group, where a rank may come late
         with collective("sum"):
             torch_dist.all_reduce(here, group=_control)
         if here is not value:
@@ -192,7 +193,11 @@ def sum_(value: torch.Tensor) -> torch.Tensor:
 
 
 def sum_gradients(parameters: Sequence[torch.nn.Parameter], bucket: int = 1 << 26) -> None:
-    """Replace each gradient by its sum over ranks; a missing gradient counts as zero, so that all ranks reduce the same tensors."""
+    """Replace each gradient by its sum over ranks; a missing gradient counts as zero, so that all ranks reduce the same tensors.
+
+    Args:
+        bucket: numbers that go in one call, and are held once more meanwhile.
+    """
     if world() == 1:
         return
     for p in parameters:

@@ -41,21 +41,24 @@ class PromptLoader:
     """Media of the prompts taken last."""
 
     def next_batch(self, ledger: Ledger, *, prompts: int, rollouts: int) -> list[tuple[int, PlannedPrompt, Prompt]]:
-        """This rank's share of the next `prompts` prompts: (place in the plan, planned, prompt).
+        """Plan the next `prompts` prompts, and encode this rank's share of them.
 
         A sample whose media fail now (vanished or damaged since the audit) is counted with its reason and replaced by the
         sampler's next one, so that the batch keeps its size. All ranks learn of every replacement and plan alike.
+
+        Returns:
+            (place in the plan, planned, prompt), in plan order.
 
         Raises:
             DataError: more than the allowed share of samples failed.
             CheckpointError: media are not those that the run used before; all such of this batch are named.
         """
         if self.prefetcher is not None:
-            self.prefetcher.stop()
+            self.prefetcher.stop()  # the media of this step come first
         out: list[tuple[int, PlannedPrompt, Prompt]] = []
         wanted = list(enumerate(self._dealt(self.sampler.plan(ledger, prompts=prompts, rollouts=rollouts), ledger)))
         numbers = {place: planned.num_generations for place, planned in wanted}
-        while wanted:
+        while wanted:  # again with those that replace failed ones, until none fails
             failed: list[tuple[int, str, str]] = []
             refused: list[str] = []
             for place, planned in self._mine(wanted, ledger):
@@ -71,6 +74,7 @@ class PromptLoader:
             told = dist.gather((failed, refused))
             if any(of_rank for _, of_rank in told):  # raised on every rank, so that none waits for one that has gone
                 raise CheckpointError("\n".join(line for _, of_rank in told for line in of_rank))
+            # sorted by place: every rank gives the same places to the same replacements
             everywhere = sorted(f for of_rank, _ in told for f in of_rank)
             self.bad.update({sample_id: reason for _, sample_id, reason in everywhere})
             self._check()
@@ -84,11 +88,12 @@ class PromptLoader:
 
     def _mine(self, wanted: Sequence[tuple[int, PlannedPrompt]], ledger: Ledger) -> list[tuple[int, PlannedPrompt]]:
         """This rank's share of the planned prompts: as many as everybody's, and as much work."""
+        # every rank deals all of the plan, from numbers that are the same everywhere, and takes its part
         costs = [1.0 if self.cost is None else self.cost(planned, ledger) for _, planned in wanted]
         return [item for item, rank in zip(wanted, deal(costs, dist.world()), strict=True) if rank == dist.rank()]
 
     def _dealt(self, plan: Sequence[PlannedPrompt], ledger: Ledger) -> list[PlannedPrompt]:
-        """The plan with each prompt's share of the rollouts."""
+        """Give each prompt of the plan its share of the rollouts."""
         if self.budget is None or not plan:
             return list(plan)
         numbers = self.budget([ledger.row(planned.sample_id) for planned in plan], sum(planned.num_generations for planned in plan))
@@ -108,7 +113,7 @@ class PromptLoader:
         self.prefetcher.start([(ref, self.encoder.root(sample)) for sample in mine for ref in sample.media], self._in_use)
 
     def running(self) -> AbstractContextManager[object]:
-        """A block in which prompts are taken; the background thread does not outlive it."""
+        """Open a context in which prompts are taken; the background threads do not outlive it."""
         return nullcontext() if self.prefetcher is None else self.prefetcher
 
     def _check(self) -> None:
@@ -124,7 +129,7 @@ class PromptLoader:
 
 
 def cost_of(policy: Policy, prompt_tokens: Mapping[str, int]) -> Callable[[PlannedPrompt, Ledger], float]:
-    """Work of a planned group, from its prompt's length and what the ledger knows of its answers."""
+    """Make the estimate of a planned group's work, from its prompt's length and what the ledger knows of its answers."""
     hidden = int(policy.model.config.get_text_config().hidden_size)
 
     def of(planned: PlannedPrompt, ledger: Ledger) -> float:
@@ -138,7 +143,7 @@ def cost_of(policy: Policy, prompt_tokens: Mapping[str, int]) -> Callable[[Plann
 
 
 def cost(prompt: int, answers: int, length: float, *, hidden: int) -> float:
-    """Work of a group in token passes: tokens of its packed row, and attention pairs at what a pair costs next to a token.
+    """Estimate the work of a group in token passes: tokens of its packed row, and attention pairs at what a pair costs next to a token.
 
     A layer's linear maps take about 24 hidden^2 operations per token and attention 4 hidden per pair, so a pair is 1 / (6 hidden) of
     a token.
@@ -154,8 +159,12 @@ def cost(prompt: int, answers: int, length: float, *, hidden: int) -> float:
 
 
 def deal(costs: Sequence[float], ranks: int) -> list[int]:
-    """Rank of each place. Every rank gets the same number of places, or one less; the dearest first, each to the rank with the least
-    work that still has room. Equal costs are dealt in turn."""
+    """Deal places to ranks. Every rank gets the same number of places, or one less; the dearest first, each to the rank with the least
+    work that still has room. Equal costs are dealt in turn.
+
+    Returns:
+        Rank of each place.
+    """
     room = [len(costs) // ranks + (rank < len(costs) % ranks) for rank in range(ranks)]
     load = [0.0] * ranks
     out = [0] * len(costs)

@@ -24,13 +24,13 @@ class DamagedError(CheckpointError):
 
 
 def sealed(body: Mapping[str, Any]) -> bytes:
-    """The only spelling of a sealed file: sorted JSON, with a digest of the rest, so that no changed byte goes unnoticed."""
+    """Write a sealed file in its only spelling: sorted JSON, with a digest of the rest, so that no changed byte goes unnoticed."""
     plain = json.dumps(body, sort_keys=True)
     return json.dumps({**body, "digest": hashlib.sha256(plain.encode()).hexdigest()}, sort_keys=True, indent=1).encode()
 
 
 def unsealed(raw: bytes, name: str) -> dict[str, Any]:
-    """What `sealed` was given, with its `digest`.
+    """Read what `sealed` was given, with its `digest`.
 
     Raises:
         DamagedError: a byte is not as it was written.
@@ -39,33 +39,38 @@ def unsealed(raw: bytes, name: str) -> dict[str, Any]:
         body = json.loads(raw)
     except ValueError as error:
         raise DamagedError(f"{name}: not JSON: {error}") from error
+    # whole bytes are compared: the same content in another spelling was not written here
     if not isinstance(body, dict) or raw != sealed({k: v for k, v in body.items() if k != "digest"}):
         raise DamagedError(f"{name}: content differs from its digest")
     return body
 
 
 def listing(folder: Path, only: Callable[[str], bool] = lambda name: name != MANIFEST) -> list[dict[str, Any]]:
-    """Path, size and sha256 of every file below a folder but its manifest, or of those whose relative names `only` takes."""
+    """List path, size and sha256 of every file below a folder but its manifest, or of those whose relative names `only` takes."""
     found = {name: path for name, path in sorted(files(folder).items()) if only(name)}
     hashes = sha256_of(found.values())
     return [{"path": name, "size": path.stat().st_size, "sha256": hashes[path]} for name, path in found.items()]
 
 
 def write_manifest(folder: Path, body: Mapping[str, Any], known: Mapping[str, dict[str, Any]] | None = None) -> str:
-    """Write `manifest.json` of all files in a folder, with `body` beside them; its digest.
+    """Write `manifest.json` of all files in a folder, with `body` beside them.
 
     Args:
         known: entries of files whose hashes are known already, by path: the ranks that wrote them have read them.
+
+    Returns:
+        The manifest's digest.
     """
     known = known or {}
     entries = [*known.values(), *listing(folder, only=lambda name: name != MANIFEST and name not in known)]
+    # sorted, so that the manifest does not depend on which rank wrote which file
     raw = sealed({**body, "files": sorted(entries, key=lambda entry: entry["path"])})
     fs.write_bytes(folder / MANIFEST, raw)
     return json.loads(raw)["digest"]
 
 
 def read_sealed(folder: Path, name: str = MANIFEST) -> dict[str, Any]:
-    """The content of a sealed file.
+    """Read the content of a sealed file.
 
     Raises:
         DamagedError: it is missing or damaged.
@@ -77,7 +82,7 @@ def read_sealed(folder: Path, name: str = MANIFEST) -> dict[str, Any]:
 
 
 def differing(folder: Path, listed: Iterable[Mapping[str, Any]]) -> list[str]:
-    """How a folder differs from the files that its manifest lists, one line each."""
+    """List how a folder differs from the files that its manifest lists, one line each."""
     entries = {entry["path"]: entry for entry in listed}
     present = files(folder)
     problems = [f"{name}: is not in the manifest" for name in sorted(set(present) - set(entries) - {MANIFEST})]
@@ -130,7 +135,7 @@ def seal_of(path: Path) -> str:
 
 
 def files(folder: Path) -> dict[str, Path]:
-    """Regular files below a folder by relative name; links count under their own name but never lead anywhere else."""
+    """Find the regular files below a folder by relative name; links count under their own name but never lead anywhere else."""
     return {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()}
 
 
@@ -143,7 +148,7 @@ def sha256(path: Path) -> str:
 
 
 def sha256_of(paths: Iterable[Path]) -> dict[Path, str]:
-    """Hashes of several files, a few at a time; a file under two names (hard links) is read once."""
+    """Hash several files, a few at a time; a file under two names (hard links) is read once."""
     inodes = {path: (status.st_dev, status.st_ino) for path in paths for status in [path.stat()]}
     first = {inode: path for path, inode in inodes.items()}
     with ThreadPoolExecutor(_THREADS) as threads:

@@ -40,6 +40,7 @@ class Memories:
 
     def __init__(self, saved: Mapping[str, Mapping[str, Any]] | None = None, tensors: Mapping[str, torch.Tensor] | None = None):
         self._parts: dict[str, Stateful] = {}
+        # what the checkpoint holds and no part has claimed yet
         self._waiting: dict[str, dict[str, Any]] = {name: dict(state) for name, state in (saved or {}).items()}
         for name, value in (tensors or {}).items():
             part, _, key = name.partition("/")
@@ -56,11 +57,11 @@ class Memories:
             raise ValueError(f"memory '{name}': the name is taken, or has a '/'; every part of a stage needs one of its own")
         self._parts[name] = part
         if name in self._waiting:
-            part.load_state_dict(self._waiting.pop(name))
+            part.load_state_dict(self._waiting.pop(name))  # what is left at the end belongs to nobody (`complete`)
         return part
 
     def complete(self) -> None:
-        """Called when the stage is built.
+        """Check, once the stage is built, that every saved memory was claimed.
 
         Raises:
             CheckpointError: the checkpoint holds a memory that no part of this stage has.
@@ -69,7 +70,7 @@ class Memories:
             raise CheckpointError(f"the checkpoint holds memories of {sorted(self._waiting)}, which no part of this stage has")
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """The JSON values of every part. A part without any (also one that has only tensors) has an empty mapping.
+        """Collect the JSON values of every part. A part without any (also one that has only tensors) has an empty mapping.
 
         Raises:
             TypeError: a value is neither a tensor nor JSON.
@@ -83,7 +84,7 @@ class Memories:
         return out
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors of every part as `<part>/<name>`: the live ones, so write them before the next step."""
+        """Collect the tensors of every part as `<part>/<name>`: the live ones, so write them before the next step."""
         states = self._states()
         return {f"{name}/{k}": v for name, state in states.items() for k, v in state.items() if isinstance(v, torch.Tensor)}
 

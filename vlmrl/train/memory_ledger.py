@@ -62,7 +62,7 @@ class Gauge(Protocol):
 
 @dataclass(frozen=True)
 class CudaGauge:
-    """What torch's allocator counts."""
+    """Reads what torch's allocator counts."""
 
     device: torch.device
 
@@ -106,24 +106,24 @@ class HostGauge:
 
 
 def gauge_of(device: torch.device) -> Gauge:
-    """What reads the memory of a device."""
+    """Make what reads the memory of a device."""
     return CudaGauge(device) if device.type == "cuda" else HostGauge()
 
 
 def peak_resident() -> int:
-    """Most resident memory of this process so far, in bytes."""
+    """Measure the most resident memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def resident() -> int:
-    """Resident memory of this process in bytes; where the kernel does not tell, the most so far."""
+    """Measure the resident memory of this process in bytes; where the kernel does not tell, the most so far."""
     pages = Path("/proc/self/statm")
     return int(pages.read_text().split()[1]) * resource.getpagesize() if pages.exists() else peak_resident()
 
 
 @dataclass(frozen=True, kw_only=True)
 class DevicePeaks:
-    """What a run took of a device at its peaks, in bytes."""
+    """Peak use of a device by a run, in bytes."""
 
     slack: int
     """Beyond tensors."""
@@ -173,6 +173,7 @@ class MemoryLedger:
             self._settle()
             if name in TURNS and name != self._turn:
                 if self._turn is not None:
+                    # generation and training want blocks of other sizes: what one has reserved is of little use to the other
                     self.gauge.empty()
                     self.gauge.reset()
                 self._turn = name
@@ -187,8 +188,8 @@ class MemoryLedger:
                 self._running[name] -= 1
 
     def _settle(self) -> None:
-        """What was seen since the last time belongs to the phases that run."""
-        now = self.gauge.read()
+        """Book what was seen since the last call on the phases that run now."""
+        now = self.gauge.read()  # a peak of the process: of phases that run together, each is given all of it
         retries = 0 if self._retries is None else now.retries - self._retries
         self._retries = now.retries
         for phase in (self._step, self._run, *(self._phases.setdefault(name, _Phase()) for name, n in self._running.items() if n)):
@@ -196,9 +197,9 @@ class MemoryLedger:
         self.gauge.reset()
 
     def metrics(self) -> dict[str, float]:
-        """MiB since the last call. `memory/<phase>/reserved` and `/retries`; where tensors are counted `/allocated`, and `/plan_ratio`,
-        what the plan says over what was allocated. `memory/peak_rss`: most resident memory of this process so far. On CUDA also
-        `memory/cuda_allocated` and `memory/cuda_reserved`, the most of all phases and of what is between them."""
+        """Report the most of each phase since the last call, in MiB: `memory/<phase>/reserved` and `/retries`; where tensors are counted
+        `/allocated`, and `/plan_ratio`, what the plan says over what was allocated. `memory/peak_rss`: most resident memory of this process
+        so far. On CUDA also `memory/cuda_allocated` and `memory/cuda_reserved`, the most of all phases and of what is between them."""
         with self._lock:
             self._settle()
             phases, step = self._phases, self._step

@@ -38,7 +38,7 @@ class Clock:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def metrics(self) -> dict[str, float]:
-        """`time/<phase>` and `time/step_total`."""
+        """Report `time/<phase>` and `time/step_total`, in seconds."""
         return {f"time/{name}": value for name, value in self.seconds.items()} | {"time/step_total": time.perf_counter() - self._began}
 
 
@@ -51,6 +51,7 @@ class TokenCounter:
     def add(self, rows: Sequence[Row], max_tokens: int, *, layout: str = "shared_prefix") -> None:
         """Count one minibatch of this rank. `max_tokens` is the budget of a micro-batch, which decides what is padded. `layout`: the one
         that it trains in."""
+        # by object: the rows of a group may be trained under several prompts, with and without a hint
         prompts = {(row.group, id(row.prompt)): len(row.prompt.ids) for row in rows}
         counts = {
             "tokens/prompt": sum(prompts.values()),
@@ -60,7 +61,7 @@ class TokenCounter:
         self._here = {name: self._here.get(name, 0) + n for name, n in counts.items()}
 
     def read(self, forward: int) -> dict[str, float]:
-        """Counts since the last call, summed over all ranks, which must all call this.
+        """Report the counts since the last call, summed over all ranks, which must all call this.
 
         `tokens/prompt` (each prompt once per minibatch), `tokens/response`, `tokens/forward` (what went through the model in the
         update, given for this rank) and `tokens/saved`, what the layout `repeat` would have run more. With chains or trees also
@@ -78,13 +79,13 @@ class TokenCounter:
 
 
 def repeated(rows: Sequence[Row], max_tokens: int) -> int:
-    """Tokens, padding included, that the layout `repeat` runs for these rows."""
+    """Count the tokens, padding included, that the layout `repeat` runs for these rows."""
     lengths = [len(row.prompt.ids) + len(row.response) for row in rows]
     return sum(max(lengths[place] for place in part) * len(part) for part in LAYOUTS["repeat"].split(rows, max_tokens))
 
 
 def packed(rows: Sequence[Row], max_tokens: int) -> int:
-    """Tokens that the layout `shared_prefix` runs for these rows."""
+    """Count the tokens that the layout `shared_prefix` runs for these rows."""
     total = 0
     for part in LAYOUTS["shared_prefix"].split(rows, max_tokens):
         prompts = {(rows[place].group, id(rows[place].prompt)): len(rows[place].prompt.ids) for place in part}
@@ -100,12 +101,12 @@ class Counters:
         self._last = {name: count() for name, count in self._sources.items()}
 
     def add(self, name: str, count: Callable[[], float]) -> None:
-        """Also read this one, from its value now."""
+        """Add a count to those that are read; it begins at its value now."""
         self._sources[name] = count
         self._last[name] = count()
 
     def read(self) -> dict[str, float]:
-        """What each source counted since the last call."""
+        """Report what each source counted since the last call."""
         now = {name: count() for name, count in self._sources.items()}
         out = {name: float(value - self._last[name]) for name, value in now.items()}
         self._last = now
@@ -116,7 +117,7 @@ class Counters:
 #
 # About a run that goes on but no longer learns what it should: said once in a while, never a stop. They are pure functions of the last
 # logged steps. The window is not part of the run's state: it changes nothing that is trained or logged, so a resumed run is the same
-# without it, and simply watches anew.
+# without it, and simply watches anew. Each rule gives alarm -> text, and nothing where all is well.
 
 EARLY = 3
 """Steps after which it is said that nothing can be learned."""
@@ -140,7 +141,7 @@ Window = Sequence[Mapping[str, float]]
 
 
 def constant_columns(window: Window) -> dict[str, str]:
-    """Reward columns whose mean has not changed within a full window: nothing can be learned from them."""
+    """Find reward columns whose mean has not changed within a full window: nothing can be learned from them."""
     if len(window) < WINDOW:
         return {}
     out: dict[str, str] = {}
@@ -157,7 +158,7 @@ def constant_columns(window: Window) -> dict[str, str]:
 
 
 def silent_columns(window: Window) -> dict[str, str]:
-    """Reward columns that have judged no rollout since the run was started, or within a window: they count for nothing."""
+    """Find reward columns that have judged no rollout since the run was started, or within a window: they count for nothing."""
     if len(window) < EARLY:
         return {}
     keys = [key for key in window[-1] if key.startswith("rewards/") and key.endswith("/judged")]
@@ -167,7 +168,7 @@ def silent_columns(window: Window) -> dict[str, str]:
 
 
 def no_signal(window: Window) -> dict[str, str]:
-    """In no group did answers differ in worth: the policy gradient of all these steps is zero."""
+    """Report that in no group answers differed in worth: the policy gradient of all these steps is zero."""
     last = window[-EDGE:]
     if len(last) < EARLY or any(step.get("groups_with_signal") != 0.0 for step in last):
         return {}
@@ -175,7 +176,7 @@ def no_signal(window: Window) -> dict[str, str]:
 
 
 def no_given_rows(window: Window) -> dict[str, str]:
-    """The strategy adds a row to groups (ground truth, demonstration), and no group got one: they train as if it were not there."""
+    """Report that the strategy adds a row to groups (ground truth, demonstration) and no group got one: they train without it."""
     last = window[-EDGE:]
     if len(last) < EARLY or any(step.get("rollout/given_rows") != 0.0 for step in last):
         return {}
@@ -186,13 +187,13 @@ def no_given_rows(window: Window) -> dict[str, str]:
 
 
 def _means(window: Window) -> str:
-    """Mean of each reward over steps."""
+    """Write the mean of each reward over steps."""
     keys = [key for key in window[-1] if key.startswith("rewards/") and key.endswith("/mean")]
     return ", ".join(f"{key.split('/')[1]} {sum(step.get(key, 0.0) for step in window) / len(window):.3g} on average" for key in keys)
 
 
 def rising_faults(window: Window) -> dict[str, str]:
-    """More rewards fail than did: at least twice as many in the last steps as in the first ones, and in several steps."""
+    """Report that more rewards fail than did: at least twice as many in the last steps as in the first ones, and in several steps."""
     if len(window) < 2 * EDGE:
         return {}
     per_step = [sum(value for key, value in step.items() if key.startswith("fault/reward/")) for step in window]
@@ -206,7 +207,7 @@ def rising_faults(window: Window) -> dict[str, str]:
 
 
 def apart(window: Window) -> dict[str, str]:
-    """The sampler's log-probs are not the trainer's: the rollouts are of another policy than the one that they train."""
+    """Report that the sampler's log-probs are not the trainer's: the rollouts are of another policy than the one that they train."""
     gaps = [step["sampling/logp_gap"] for step in window[-EARLY:] if "sampling/logp_gap" in step]
     if len(gaps) < EARLY or min(gaps) <= APART:
         return {}
@@ -219,7 +220,7 @@ def apart(window: Window) -> dict[str, str]:
 
 
 def truncated(window: Window) -> dict[str, str]:
-    """A large share of the answers is cut off at the limit of length."""
+    """Report that a large share of the answers is cut off at the limit of length."""
     share = _mean(window[-EDGE:], "completions/clipped_ratio")
     if share is None or share <= TRUNCATED:
         return {}
@@ -227,7 +228,7 @@ def truncated(window: Window) -> dict[str, str]:
 
 
 def unreadable(window: Window) -> dict[str, str]:
-    """Few answers can be read out of the texts: what is scored is the format and not the task."""
+    """Report that few answers can be read out of the texts: what is scored is the format and not the task."""
     share = _mean(window[-EDGE:], "completions/parse_rate")
     if share is None or share >= READABLE:
         return {}
@@ -235,7 +236,7 @@ def unreadable(window: Window) -> dict[str, str]:
 
 
 def longer(window: Window) -> dict[str, str]:
-    """Answers have become much longer within the window."""
+    """Report that answers have become much longer within the window."""
     if len(window) < 2 * EDGE:
         return {}
     earlier, now = (_mean(part, "completions/mean_length") for part in (window[:EDGE], window[-EDGE:]))
@@ -266,7 +267,7 @@ class AlarmMonitor:
     steps: int = 0
 
     def see(self, metrics: Mapping[str, float]) -> list[str]:
-        """Take a step's logged values; the texts of what is to be said now."""
+        """Take a step's logged values, and return the texts of the alarms that are due."""
         self.steps += 1
         self.window = [*self.window, dict(metrics)][-WINDOW:]
         out: list[str] = []
@@ -279,6 +280,6 @@ class AlarmMonitor:
 
 
 def _mean(steps: Window, key: str) -> float | None:
-    """Mean over `EDGE` steps; None where there are fewer or one does not have the value."""
+    """Average over `EDGE` steps; None where there are fewer or one does not have the value."""
     values = [step[key] for step in steps if key in step]
     return sum(values) / EDGE if len(values) == EDGE else None

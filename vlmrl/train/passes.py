@@ -35,14 +35,22 @@ class ModelPass:
     """Whose gradients this pass is the last one to add to."""
 
     def forward(self, layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, *, train: bool, **more: Any) -> TokenLogprobs:
-        """What `layout.forward` gives."""
+        """Run `layout.forward` with this pass's features of media; other kinds of pass do it together with other ranks."""
         return layout.forward(policy, batch, self.media, train=train, **more)
 
 
 def passes_of(policy: Policy, vision: VisionCache, own: Sequence[Numbered], *, train: bool) -> Iterator[tuple[Numbered, list[ModelPass]]]:
-    """This rank's micro-batches, each with its passes in order: `forward`, and in training its backward pass before the next."""
+    """Yield this rank's micro-batches with the passes that each takes. The caller runs each pass's `forward`, and in training its backward,
+    before it asks for the next.
+
+    Args:
+        own: this rank's micro-batches; where ranks act together it may be empty, and the rank still makes passes with the others.
+        train: whether backward passes follow.
+    """
     if policy.shards.collective or policy.sequence is not None:
+        # a rank that made fewer passes than another would leave it waiting in a collective, so they agree on all of them first
         yield from dist.SEVERAL["passes"](policy, vision, own, train=train)
         return
     for number, part in enumerate(own, start=1):
+        # `tower` matters only to engines that hold weights in shards, and those take the branch above
         yield part, [ModelPass(media=vision, complete=Complete(tower=False, rest=number == len(own)))]

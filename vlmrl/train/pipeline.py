@@ -94,7 +94,7 @@ class Pipeline:
     Args:
         journal: folder of what was generated since the last checkpoint.
         bounds: on the gap between sampler and trainer, also for the engine's own probes.
-        where_to_go_on: said where numbers are not finite: which weights are not, and the last good checkpoint.
+        where_to_go_on: gives the end of the message where numbers are not finite: which weights are not, and the last good checkpoint.
         staleness: k.
         restored: checkpoint within the stage that this process goes on from.
 
@@ -119,14 +119,18 @@ class Pipeline:
         self._stage, self._journals, self._where_to_go_on = stage, journal, where_to_go_on
         self._staleness, self._restored = staleness, restored
         self._queue: deque[Flight] = deque()
+        # one thread: an engine makes one step at a time
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sampling")
 
     def take(self, *, prompts: int, first: int = 0) -> tuple[list[tuple[int, ScoredGroup]], RolloutBatch]:
-        """Give the scored groups of this rank, each with its place in the plan, for the step that is trained now.
+        """Plan and sample up to k steps ahead, then wait for the scored groups of the step that is trained now.
 
         Args:
             prompts: of a step, over all ranks.
             first: with k = 0, a step may be asked for more groups; their places count from here.
+
+        Returns:
+            This rank's groups as (place in the plan, scored group), in plan order, and the batch that they came with.
         """
         if self._staleness and first:
             raise ValueError("a step that was sampled ahead cannot be given more groups: the weights that sampled it are gone")
@@ -134,6 +138,7 @@ class Pipeline:
             path, self._restored = self._restored, None
             self._queue.extend(dist.run_synchronized(lambda: self._restore(path)))
         step = self._stage.state.step
+        # not beyond the stage's end: nobody would train on that
         while (ahead := step + len(self._queue)) <= min(step + self._staleness, self._stage.cfg.steps - 1):
             self._depart(ahead, prompts, first)
         flight = self._queue[0]
@@ -151,6 +156,7 @@ class Pipeline:
         flight = self._plan(step, prompts, first)
         if self._staleness:
             beside = isinstance(engine, DetachedEngine) and engine.beside_training
+            # replayed answers are checked under the policy on all ranks (`check_replayed`), and the thread must wait for none
             if beside and not any(dist.gather(flight.collection.replays)):
                 flight.sampling = self._thread.submit(flight.collection.sample)
             else:
@@ -161,6 +167,7 @@ class Pipeline:
         """Plan a step's prompts, with what ledger and sampler know now. Places count from `first`. An engine with weights of its own takes
         those of the policy."""
         stage, engine = self._stage, self.collector.engine
+        # only when a step is planned: however many updates a step makes, weights are sent once
         if isinstance(engine, DetachedEngine) and engine.version != stage.policy.version:
             with stage.learner.memory.phase("sync"):
                 engine.sync()
@@ -168,6 +175,7 @@ class Pipeline:
             taken = stage.loader.next_batch(stage.state.ledger, prompts=prompts, rollouts=self.collector.num_generations)
         planned = [(first + place, one) for place, one, _ in taken]
         encoded = [(first + place, prompt) for place, _, prompt in taken]
+        # a disk that refuses or a row that changed on one rank ends the run on all, instead of leaving the others to wait
         journal = dist.run_synchronized(lambda: self.journal(step))
         collection = dist.run_synchronized(lambda: self._begin(journal, step, planned, encoded))
         return Flight(step=step, planned=planned, collection=collection)
@@ -205,6 +213,7 @@ class Pipeline:
         began = time.perf_counter()
         with self._explained(flight):
             dist.run_synchronized(flight.sampling.result)
+        # what training has waited for, and not what the thread took beside it
         self._stage.clock.add("rollout", time.perf_counter() - began)
         flight.sampling, flight.sampled = None, True
         faults.point("rollout.ahead")
@@ -232,15 +241,16 @@ class Pipeline:
                 check_replayed(stage, replayed, settings.top_p, collection.journal)
             return out
 
-        stage.learner.vision.get_ready(stage.policy)
+        stage.learner.vision.get_ready(stage.policy)  # needs all ranks, so before they go their own ways
         memory = stage.learner.memory
         with ExitStack() as stack:
             stack.enter_context(self._explained(flight))
             if isinstance(engine, DetachedEngine):
+                # the engine has weights of its own, but answers from the journal are checked under the policy's
                 stack.enter_context(stage.policy.shards.whole() if any(dist.gather(collection.replays)) else nullcontext())
                 with memory.phase("rollout"):
                     return dist.run_synchronized(checked)
-            with memory.phase("sync"):
+            with memory.phase("sync"):  # weights in shards are gathered
                 stack.enter_context(engine.ready())
             with memory.phase("rollout"):
                 if stage.learner.rehearse_rollout and isinstance(engine, InPlace):
@@ -264,7 +274,7 @@ class Pipeline:
 
     @contextmanager
     def _explained(self, flight: Flight) -> Iterator[None]:
-        """Say of which step numbers are not finite, and what to do."""
+        """Name the step in the message where numbers are not finite, and say what to do."""
         try:
             yield
         except NumericsError as error:
@@ -275,12 +285,16 @@ class Pipeline:
 
     def save(self) -> dict[str, bytes]:
         """Give this rank's file of a checkpoint, once all steps in flight are sampled, with the scores that are there. All ranks call
-        this. Without staleness there is none, nor at the end of a stage, which trains none of them."""
+        this. Without staleness there is none, nor at the end of a stage, which trains none of them.
+
+        Returns:
+            File name -> content: plan and journal record of each group.
+        """
         if not self._staleness or self._stage.ended:
             return {}
         for flight in self._queue:
             self._land(flight)
-            dist.run_synchronized(flight.collection.keep)
+            dist.run_synchronized(flight.collection.keep)  # with the scores that have come since
         steps = [
             {
                 "step": flight.step,
@@ -294,8 +308,9 @@ class Pipeline:
         return {IN_FLIGHT.format(rank=dist.rank()): json.dumps(steps, allow_nan=False).encode()}
 
     def _restore(self, path: Path) -> list[Flight]:
-        """The steps in flight that a checkpoint holds. Another number of ranks deals their groups anew."""
+        """Take up the steps in flight that a checkpoint holds. Another number of ranks deals their groups anew."""
         state = self._stage.state
+        # of all ranks: the ones that saved them may have been more or fewer than now
         files = sorted(path.glob(IN_FLIGHT.format(rank="*")))
         saved = {file.name: {item["step"]: item["groups"] for item in json.loads(file.read_bytes())} for file in files}
         # fewer than k, or none, where the stage was to end there and has been given more steps
@@ -313,7 +328,7 @@ class Pipeline:
         return out
 
     def _restored_flight(self, step: int, groups: Sequence[dict[str, Any]]) -> Flight:
-        """One of them, from its records: nothing is generated.
+        """Take up one step in flight from its records: nothing is generated.
 
         Raises:
             CheckpointError: its rows or media are not those that it was sampled for.
@@ -329,12 +344,13 @@ class Pipeline:
                 prompts.append((place, stage.loader.encoder.encode(sample_, stage.loader.answer_format)))
             except (MediaError, RowError) as error:
                 raise CheckpointError(f"{_lost(step)}: {error}; put it back, or choose another run.name") from error
+        # answers are read back from the journal alone, and this rank's may lack groups that another rank has sampled
         journal.add_missing(group["record"] for group in groups)
         collection = self._begin(journal, step, planned, prompts)
         changed = collection.missing()
         if changed:
             raise CheckpointError(f"{_lost(step)}: {', '.join(changed)} changed; put the rows back, or choose another run.name")
-        collection.sample()
+        collection.sample()  # replays, since nothing is missing, and asks for the scores that are not there
         return Flight(step=step, planned=planned, collection=collection, sampled=True)
 
     def close(self) -> None:
@@ -390,6 +406,7 @@ def check_replayed(stage: Stage, groups: Sequence[Group], top_p: float, journal:
         allowed = REPLAY_GAP[stage.policy.compute]
     allowed -= math.log(top_p)  # the sampler's log-probs are over the nucleus, whose share is at least top_p
     own = [(n, group, r) for n, group in enumerate(groups) for r in group.rollouts if r.provenance in ("policy", "guided")]
+    # under the prompt that was sampled, with its hint: the one that a row trains under may be another
     rows = [Row(index=i, group=n, prompt=group.sampled_under(r), response=r.ids) for i, (n, group, r) in enumerate(own)]
     if not rows:
         return
@@ -398,7 +415,7 @@ def check_replayed(stage: Stage, groups: Sequence[Group], top_p: float, journal:
         sampled_T = torch.tensor(rollout.logprobs)
         gaps.setdefault(group.id, []).extend((logp_T[: len(sampled_T)].cpu() - sampled_T).abs().tolist())
     means = {name: sum(values) / len(values) for name, values in gaps.items()}
-    wrong = [f"{name} (mean gap {mean:.3g})" for name, mean in means.items() if not mean <= allowed]
+    wrong = [f"{name} (mean gap {mean:.3g})" for name, mean in means.items() if not mean <= allowed]  # `not <=`: NaN too
     if wrong:
         raise CheckpointError(
             f"{journal.path}: the answers of {len(wrong)} of {len(means)} groups do not have the log-probs with which they were "
@@ -408,7 +425,11 @@ def check_replayed(stage: Stage, groups: Sequence[Group], top_p: float, journal:
 
 
 def probe_gaps(learner: Learner, probes: Sequence[tuple[Prompt, Rollout]]) -> dict[str, float]:
-    """Measure the mean gap by place of answers under the policy's current weights."""
+    """Measure how far the log-probs of probes are from the trainer's, under the policy's current weights.
+
+    Returns:
+        Means of the metrics of `rollout.mismatch.gaps`.
+    """
     rows = [Row(index=n, group=n, prompt=prompt, response=rollout.ids) for n, (prompt, rollout) in enumerate(probes)]
     logp_NT = score_rows(learner, rows)
     sampled_NT = torch.full_like(logp_NT, float("nan"))

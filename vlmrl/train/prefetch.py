@@ -44,7 +44,8 @@ class Prefetcher:
         self._lock = Lock()
 
     def guess(self, sampler: PromptSampler, ledger: Ledger, *, prompts: int, rollouts: int) -> list[PlannedPrompt]:
-        """What `sampler` would plan next. Neither it nor the ledger changes."""
+        """Plan with a twin what `sampler` would plan next. Neither it nor the ledger changes."""
+        # through JSON, as a checkpoint would: the twin shares no list with the sampler
         self.twin.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
         return self.twin.plan(ledger, prompts=prompts, rollouts=rollouts)
 
@@ -59,6 +60,7 @@ class Prefetcher:
         for done in [future for future in self._running if future.done()]:
             self._running.remove(done)
             done.result()
+        # so that what is fetched pushes no medium of the current step out of the cache
         used = sum(self.store.weight(handle) for handle in {handle.key: handle for handle in in_use}.values())
         total = self.store.settings.cache_bytes
         if self._thread is None:
@@ -88,7 +90,7 @@ class Prefetcher:
                 future.result()
 
     def _fetch(self, share: _Share) -> None:
-        """A background thread's work."""
+        """Fetch media until nothing waits, the room is used up, or the work is stopped."""
         while (next_one := share.take()) is not None:
             ref, root = next_one
             try:
@@ -115,7 +117,7 @@ class _Share:
             return None if self._halt.is_set() else next(self._waiting, None)
 
     def afford(self, size: int) -> bool:
-        """Whether there is room for `size` more bytes; where there is not, nobody goes on."""
+        """Take `size` bytes of the room; False where they do not fit, and then all threads stop."""
         with self._lock:
             self._room -= size
             if self._room < 0:

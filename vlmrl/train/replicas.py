@@ -30,7 +30,7 @@ WEIGHTS, MOMENTS, GROUPS = "weights.safetensors", "optimizer.safetensors", "opti
 
 
 class Replicas:
-    """All of it on every rank, also where there is one only."""
+    """The engine `ddp`: everything on every rank, also where there is only one."""
 
     offloads: tuple[str, ...] = ("none",)
     per_stage = False
@@ -66,6 +66,7 @@ class ReplicaUpdates:
     def finish(self, max_norm: float) -> torch.Tensor:
         parameters = list(self._named.values())
         dist.sum_gradients(parameters)
+        # after the sum: the norm is that of the whole step, and the same on every rank
         return torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], max_norm)
 
     def occupied(self) -> AbstractContextManager[None]:
@@ -81,7 +82,7 @@ class ReplicaUpdates:
     def writer(self, *, copy: Copy | None) -> Writer:
         moments, groups = optimizer_tensors(self.optimizer, self._order)
         weights: dict[str, torch.Tensor] = dict(self._named)
-        if copy is not None and dist.is_main():
+        if copy is not None and dist.is_main():  # the others write nothing
             weights, moments = copy(weights), copy(moments)
         return partial(write_whole, weights=weights, moments=moments, groups=groups)
 
@@ -90,7 +91,7 @@ class ReplicaUpdates:
             return
         weights = read_tensors(path / WEIGHTS)
         require_same_names(path, weights, self._named)
-        with torch.no_grad():
+        with torch.no_grad():  # into the parameters that optimizer and model share
             for name, value in weights.items():
                 self._named[name].copy_(value)
         state = json.loads((path / GROUPS).read_text(encoding="utf-8"))
@@ -105,7 +106,11 @@ def write_whole(
     moments: Mapping[str, torch.Tensor],
     groups: Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:
-    """Rank 0 writes whole tensors."""
+    """Write whole tensors on rank 0; every rank waits for them and shares a failure.
+
+    Returns:
+        Nothing of the manifest is known yet: an empty mapping.
+    """
 
     def write() -> None:
         write_tensors(folder / WEIGHTS, weights)
@@ -117,7 +122,8 @@ def write_whole(
 
 
 def require_same_names(path: Path, saved: Iterable[str], named: Iterable[str]) -> None:
-    """
+    """Compare the names of saved weights with those of the weights that train.
+
     Raises:
         CheckpointError: the names differ.
     """

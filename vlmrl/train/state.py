@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class StageState:
-    """What belongs to the current stage: the next one starts from a fresh one."""
+    """State of the current stage: the next one starts from a fresh one."""
 
     step: int = 0
     """Finished optimizer steps of the current stage."""
@@ -67,17 +67,21 @@ class RunState(StageState):
     def start_stage(self, index: int) -> None:
         """Move to the next stage: counters of the stage start again, the run's go on."""
         self.stage = index
-        fresh = StageState()
+        fresh = StageState()  # by its fields, so that one that is added later is reset too
         for one in fields(StageState):
             setattr(self, one.name, getattr(fresh, one.name))
 
     def state_dict(self) -> dict[str, Any]:
-        """Every field by name; a `Ledger` as its own state."""
+        """Collect every field by name; a `Ledger` as its own state."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: value.state_dict() if isinstance(value, Ledger) else value for name, value in values.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises CheckpointError naming missing and unknown keys."""
+        """Put back what `state_dict` gave.
+
+        Raises:
+            CheckpointError: keys are missing or unknown; names them.
+        """
         expected = {one.name for one in fields(self)}
         if set(state) != expected:
             raise CheckpointError(
@@ -135,6 +139,7 @@ class UsedMedia:
         found = {path.name: path for path in sorted(folder.iterdir()) if _RANK.fullmatch(path.name)}
         for name in sorted(set(found) | set(saved or {})):
             raw = found[name].read_bytes() if name in found else b""
+            # of the part that the checkpoint has seen; lines that came later have only their own sums
             length, content = (saved or {}).get(name, (0, hashlib.sha256().hexdigest()))
             if hashlib.sha256(raw[:length]).hexdigest() != content:
                 raise CheckpointError(
@@ -142,11 +147,11 @@ class UsedMedia:
                     "cannot be compared; restore it, or choose another run.name"
                 )
             good = self._read(folder / name, raw)
-            if name == self.path.name and good < len(raw):
+            if name == self.path.name and good < len(raw):  # each rank cuts its own file alone
                 fs.truncate(self.path, good)
 
     def of(self, store: MediaSource, label: str = "") -> WatchedMedia:
-        """A store whose media are compared and remembered. `label` separates stores that process the same files otherwise."""
+        """Wrap a store so that its media are compared and remembered. `label` separates stores that process the same files otherwise."""
         return WatchedMedia(self, store, label)
 
     def see(self, ref: MediaRef, root: Path, key: str, label: str) -> None:
@@ -155,6 +160,7 @@ class UsedMedia:
         Raises:
             CheckpointError: its key is another one, and this is not accepted.
         """
+        # relative to the data, so that the folder may be moved; found once, since every medium of a source asks
         if root not in self._prefixes:
             self._prefixes[root] = os.path.relpath(root, self._root)
         name, short = f"{label}{self._prefixes[root]}/{ref.path}", key[:_KEY]
@@ -174,7 +180,7 @@ class UsedMedia:
         fs.append(self.path, b"%08x %s\n" % (zlib.crc32(payload), payload))
 
     def state_dict(self) -> dict[str, list[Any]]:
-        """File -> its length and sha256: for a checkpoint, which is saved after every rank has called `sync`."""
+        """Describe every file by its length and sha256: for a checkpoint, which is saved after every rank has called `sync`."""
         out: dict[str, list[Any]] = {}
         for path in sorted(self.path.parent.iterdir()):
             if _RANK.fullmatch(path.name):
@@ -189,7 +195,7 @@ class UsedMedia:
             fs.fsync_dir(self.path.parent)
 
     def _read(self, path: Path, raw: bytes) -> int:
-        """Take in the whole lines of a file; where they end. A torn last line was being written when a process died."""
+        """Take in the whole lines of a file, and return where they end. A torn last line was being written when a process died."""
         good = raw.rfind(b"\n") + 1
         for number, line in enumerate(raw[:good].splitlines(), start=1):
             check, _, payload = line.partition(b" ")
@@ -209,7 +215,7 @@ class WatchedMedia:
     label: str
 
     def get(self, ref: MediaRef, root: Path) -> Any:
-        """As the store's.
+        """Give a medium as the store does, once it is compared.
 
         Raises:
             CheckpointError: the medium changed since the run used it.

@@ -30,7 +30,11 @@ def summed_notes(notes: Mapping[str, int]) -> dict[str, float]:
 
 
 def unaided(groups: Sequence[tuple[int, ScoredGroup]]) -> dict[str, float]:
-    """Average reward and length of what the policy did without help, where guided rows took the place of some of it; {} elsewhere."""
+    """Average reward and length of what the policy did without help, over all ranks, where guided rows took the place of some of it.
+
+    Returns:
+        What replaces `reward` and `completions/mean_length` of the log; {} where nothing was guided.
+    """
     helped = any(dist.gather(any(scored.unguided is not None for _, scored in groups)))
     if not helped:
         return {}
@@ -90,7 +94,7 @@ def completions(groups: Sequence[tuple[int, ScoredGroup]], key: str | None) -> d
                 parsed = parse(rollout.text, scored.group.prompt.answer_format)
                 thought = parsed.thought is not None and bool(parsed.thought.strip())
                 flags = (1.0, float(thought), float(rollout.finish == "length"), float(parsed.answer is not None), float(parsed.format_ok))
-                for part in {None, label}:
+                for part in {None, label}:  # a set: without a label the row counts once, in the sums of all
                     counts[part] = [a + b for a, b in zip(counts.get(part, [0.0] * 5), flags, strict=True)]
     everywhere = dist.gather(counts)
     labels = {label for of_rank in everywhere for label in of_rank}
@@ -123,7 +127,7 @@ def describe(batch: StepBatch, adv_N: torch.Tensor, *, key: str | None = None) -
         key: what the think rate is told apart by (`label_key`).
     """
     x = batch.x
-    keep = x.on_policy_N & x.valid_N
+    keep = x.on_policy_N & x.valid_N  # rows that were given, or that nothing judged, say nothing of the policy
     out: dict[str, float] = {}
     for k, column in enumerate(x.columns):
         value = x.rewards_NK[keep, k]
@@ -134,7 +138,7 @@ def describe(batch: StepBatch, adv_N: torch.Tensor, *, key: str | None = None) -
     once_N = keep & counted_N
     out["reward"] = float(worth_N[once_N].mean()) if bool(once_N.any()) else 0.0
     spreads = [worth_N[once_N & (x.group_N == g)] for g in x.group_N.unique()]
-    spreads = [s for s in spreads if len(s) > 1]
+    spreads = [s for s in spreads if len(s) > 1]  # one row has no deviation
     out["reward_std"] = float(torch.stack([s.std() for s in spreads]).mean()) if spreads else 0.0
     out["frac_reward_zero_std"] = sum(float(s.max() == s.min()) for s in spreads) / max(1, len(spreads))
     differ_N = ~segments.flat(worth_N, x.group_N, x.valid_N) | (adv_N != 0)  # some advantages compare beyond the group

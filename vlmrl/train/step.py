@@ -79,7 +79,7 @@ class Learner:
 
 @dataclass(frozen=True, kw_only=True)
 class MicroSlices:
-    """The micro-batch's slices of what belongs to rows and not to the loss."""
+    """Values of a micro-batch's rows for statistics, beside the inputs of the loss."""
 
     place_B: torch.Tensor
     """Place of each row in the minibatch."""
@@ -90,21 +90,21 @@ class MicroSlices:
 
 
 class Objective(Protocol):
-    """What a micro-batch contributes to the gradient of a step. It is called once per micro-batch; the sum over all micro-batches and ranks
-    has the gradient of the whole step, whatever the split."""
+    """The objective of one update. It is called once per micro-batch; the sum over all micro-batches and ranks has the gradient of the
+    whole step, whatever the split."""
 
     def total(self, mask_NT: torch.Tensor) -> float:
-        """Denominator of the whole step over all ranks, from this rank's mask. Called on every rank."""
+        """Compute the denominator of the whole step over all ranks, from this rank's mask. Called on every rank."""
         ...
 
     def __call__(self, x: LossInputs, slices: MicroSlices, total: float) -> tuple[torch.Tensor, Sums]:
-        """(scalar to differentiate, metrics as sums and counts)."""
+        """Compute a micro-batch's share: (scalar to differentiate, metrics as sums and counts)."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Minibatch:
-    """What one update trains on: this rank's rows with flat [N, T] tensors, right-padded like the responses."""
+    """The batch of one update: this rank's rows with flat [N, T] tensors, right-padded like the responses."""
 
     rows: tuple[Row, ...]
     adv_NT: torch.Tensor
@@ -129,7 +129,7 @@ class Minibatch:
 
 @dataclass(kw_only=True)
 class StepReport:
-    """What happened. `metrics` are means over all ranks."""
+    """Result of an optimizer step, or the average of several. `metrics` are means over all ranks."""
 
     applied: bool
     grad_norm: float
@@ -171,7 +171,7 @@ def score_tokens(
             if not turn.own or not len(n):
                 continue
             width = scored.logp_BT.shape[1]
-            for all_NT, value_BT in zip(out, torch.stack(scored.tensors()).cpu(), strict=True):
+            for all_NT, value_BT in zip(out, torch.stack(scored.tensors()).cpu(), strict=True):  # stacked: one copy to the host
                 all_NT[n, :width] = value_BT
     return TokenScores(out[0], out[1], dict(zip(stats, out[2:], strict=True)))
 
@@ -186,7 +186,7 @@ def score_rows(learner: Learner, rows: Sequence[Row], *, policy: Policy | None =
 
 
 def _numbered(layout: Layout, rows: Sequence[Row], budget: int) -> list[tuple[torch.Tensor, list[Row]]]:
-    """Micro-batches with the places of their rows in `rows`."""
+    """Split rows into micro-batches, each with the places of its rows in `rows`."""
     return [(torch.tensor(places), [rows[place] for place in places]) for places in layout.split(rows, budget)]
 
 
@@ -195,6 +195,9 @@ def optimizer_step(learner: Learner, batch: Minibatch, objective: Objective) -> 
 
     Out of memory on any rank: all ranks halve their token budget and start the step again, at most three times. Where that cannot be done
     (`Learner.recovers`) it is an error at once.
+
+    Returns:
+        `applied` is False where loss or gradient was not finite on some rank; weights are then unchanged on all.
 
     Raises:
         NumericsError: out of memory even at an eighth of the budget.
@@ -231,13 +234,13 @@ def rehearse(learner: Learner, rows: Sequence[Row]) -> None:
 
 
 def _until_it_fits(learner: Learner, passes: Callable[[], T]) -> T:
-    """What `passes` gives, called again on all ranks with half of the token budget where one ran out of memory.
+    """Call `passes`, and again on all ranks with half of the token budget where one ran out of memory.
 
     Raises:
         NumericsError: out of memory even at an eighth of the budget, or with an engine that cannot go back.
     """
     for _ in range(MAX_OOM_RETRIES + 1 if learner.recovers else 1):
-        learner.updates.zero()
+        learner.updates.zero()  # gradients of an attempt that ran out of memory half-way
         found: list[T] = []
         learner.policy.model.train(learner.checkpointing)
         try:
@@ -247,7 +250,7 @@ def _until_it_fits(learner: Learner, passes: Callable[[], T]) -> T:
                 raise _too_large(learner) from error
         finally:
             learner.policy.model.eval()
-        if not learner.recovers or all(dist.gather(bool(found))):
+        if not learner.recovers or all(dist.gather(bool(found))):  # all ranks repeat the step or none: budgets stay equal
             return found[0]
         learner.max_tokens_per_microbatch = max(1, learner.max_tokens_per_microbatch // 2)
         if torch.cuda.is_available():
@@ -264,8 +267,8 @@ def _too_large(learner: Learner) -> NumericsError:
 
 
 def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tuple[list[Sums], int]:
-    """Backward of every micro-batch. Returns what the metrics of each are made from, and the tokens that went through the model."""
-    total = objective.total(batch.mask_NT)
+    """Run forward and backward of every micro-batch. Returns what the metrics of each are made from, and the tokens through the model."""
+    total = objective.total(batch.mask_NT)  # of the whole step and all ranks, so that no split changes the gradient
     seen: list[Sums] = []
     tokens = 0
     layout, policy = layout_of(learner.policy, learner.layout), learner.policy
@@ -289,7 +292,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
 
 
 def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, turn: ModelPass) -> TokenLogprobs:
-    """The pass of a micro-batch that a backward follows."""
+    """Run the forward pass of a micro-batch that a backward follows."""
     with nullcontext() if learner.around is None else learner.around(learner.policy):
         return turn.forward(
             layout,
@@ -304,13 +307,13 @@ def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, 
 
 
 def _counted(x: LossInputs, slices: MicroSlices, micro: MicroBatch | PackedBatch, scalar: torch.Tensor, metrics: Sums) -> Sums:
-    """What is logged of a micro-batch, without the graphs that it hangs on."""
+    """Collect what is logged of a micro-batch, detached, so that no graph outlives its backward."""
     out: Sums = {}
     if slices.sampled_BT is not None:
         out |= _gap(x.logp_old_BT, slices.sampled_BT)
         metrics = metrics | gaps(x.logp_old_BT, slices.sampled_BT, [row.prompt for row in micro.rows], [row.turn for row in micro.rows])
     assert x.entropy_BT is not None
-    out |= {"loss": (scalar, 0.0), "entropy": masked_sum(x.entropy_BT, slices.counted_BT)}
+    out |= {"loss": (scalar, 0.0), "entropy": masked_sum(x.entropy_BT, slices.counted_BT)}  # count 0: `_apply` takes the sum
     return {name: (_detached(number), _detached(of)) for name, (number, of) in (out | metrics).items()}
 
 
@@ -319,8 +322,8 @@ def _detached(number: Number) -> Number:
 
 
 def _backward(learner: Learner, scalar: torch.Tensor, *, last: bool, complete: Complete) -> None:
-    """Nothing that trains may have taken part: rows without media where only the tower or its projector trains."""
-    if scalar.requires_grad:
+    """Add the gradient of one pass."""
+    if scalar.requires_grad:  # not for rows without media where only the tower or its projector trains
         learner.updates.backward(scalar, last=last, complete=complete)
 
 
@@ -337,7 +340,7 @@ def loss_inputs(batch: Minibatch, n: torch.Tensor | slice, scored: TokenLogprobs
     def cut(value: torch.Tensor, *, tokens: bool = True) -> torch.Tensor:
         return to_device(value[n, :width] if tokens else value[n], device)
 
-    old_BT = logp_BT.detach() if batch.logp_old_NT is None else cut(batch.logp_old_NT)
+    old_BT = logp_BT.detach() if batch.logp_old_NT is None else cut(batch.logp_old_NT)  # detached: ratio 1, gradient of logp
     if batch.given_old_NT is not None:
         old_BT = old_logprobs(cut(batch.given_old_NT), old_BT)
     fields = {name: cut(value, tokens=name.endswith("T")) for name, value in batch.fields.items()}
@@ -370,22 +373,23 @@ def _slices(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) 
 
 
 def _gap(logp_BT: torch.Tensor, sampled_BT: torch.Tensor) -> Sums:
-    """Mean |trainer - sampler| log-prob, and the low-variance estimate of KL(sampler || trainer), over sampled tokens."""
-    known = sampled_BT.isfinite()
+    """Sum |trainer - sampler| log-prob, and the low-variance estimate of KL(sampler || trainer), over sampled tokens, with their count."""
+    known = sampled_BT.isfinite()  # NaN: not sampled
     gap = torch.where(known, logp_BT.detach() - sampled_BT, torch.zeros_like(sampled_BT))
     of = known.sum()
+    # E_sampler[r - 1 - log r] with r = p_trainer / p_sampler: never negative, unlike the mean of -log r
     return {"sampling/logp_gap": (gap.abs().sum(), of), "sampling/kl": ((torch.expm1(gap) - gap).sum(), of)}
 
 
 def read(numbers: Sequence[Number]) -> list[float]:
-    """Turn numbers into floats, in order, with one wait for the device however many there are. Nothing is rounded or added up before."""
+    """Read numbers as floats, in order, with one wait for the device however many there are. Nothing is rounded or added up before."""
     there = [x.detach().reshape(()).double() for x in numbers if isinstance(x, torch.Tensor) and x.device.type != "cpu"]
     waited = iter(torch.stack(there).tolist() if there else [])
     return [next(waited) if isinstance(x, torch.Tensor) and x.device.type != "cpu" else float(x) for x in numbers]
 
 
 def _summed(parts: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
-    """Sums and counts of each metric, added in the order of the parts."""
+    """Add the sums and counts of each metric, in the order of the parts."""
     out: dict[str, tuple[float, float]] = {}
     for part in parts:
         for name, (number, of) in part.items():
@@ -398,13 +402,14 @@ def _apply(learner: Learner, seen: Sequence[Sums], tokens: int) -> StepReport:
     """Sum gradients over ranks, clip, check that everything is finite everywhere, update. Here the host waits, once."""
     norm, *numbers = read([learner.updates.finish(learner.max_grad_norm), *(x for sums in seen for pair in sums.values() for x in pair)])
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    # not strict: `pairs` is one iterator over all micro-batches, and each takes as many as it has names
     mine = _summed([dict(zip(sums, pairs, strict=False)) for sums in seen])
     ranks = dist.gather((mine, math.isfinite(norm)))
     merged = _summed([of_rank for of_rank, _ in ranks])
     # a sum and no mean: every micro-batch has divided by the denominator of the whole step
     loss = merged.pop("loss", (0.0, 0.0))[0]  # on every rank the same
     metrics = {name: number / of for name, (number, of) in merged.items() if of > 0}
-    finite = math.isfinite(loss) and all(finite for _, finite in ranks)
+    finite = math.isfinite(loss) and all(finite for _, finite in ranks)  # the same on every rank: all update, or none
     if finite:
         learner.updates.apply()
         learner.policy.version += 1

@@ -19,34 +19,34 @@ NAMED = 5
 
 
 class Moments:
-    """What Adam and AdamW remember of a parameter, on the device and in a checkpoint. An optimizer that remembers something else holds an
+    """The moments that Adam and AdamW keep of a parameter, on the device and in a checkpoint. An optimizer that keeps others holds an
     object of a subclass as its `moments`."""
 
     def kinds(self, parameter: torch.Tensor) -> tuple[str, ...]:
-        """Kinds of tensors that a parameter may have."""
+        """Name the kinds of tensors that a parameter may have."""
         del parameter
         return ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
     def needed(self, parameter: torch.Tensor) -> set[str]:
-        """Those of them that it has once it has been updated."""
+        """Name the kinds that a parameter has once it has been updated."""
         del parameter
         return {"step", "exp_avg", "exp_avg_sq"}
 
     def expected(self, kind: str, parameter: torch.Tensor, value: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
-        """Shape and type that a saved tensor must have; `value` is what was saved."""
+        """Give the shape and type that a saved tensor must have; `value` is what was saved."""
         return ((), value.dtype) if kind == "step" else (tuple(parameter.shape), parameter.dtype)
 
     def saved(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What of a parameter's state belongs into a checkpoint, as tensors."""
+        """Choose what of a parameter's state belongs into a checkpoint, as tensors."""
         return state
 
     def restored(self, opt: Any, state: dict[str, torch.Tensor], device: torch.device) -> dict[str, Any]:
-        """The state of a parameter from what `saved` gave."""
+        """Make the state of a parameter from what `saved` gave."""
         del opt, device
         return state
 
     def room(self, parameter: torch.Tensor) -> list[torch.Tensor]:
-        """As much memory as the moments of a parameter take."""
+        """Take as much memory as the moments of a parameter take, without values."""
         return [torch.empty_like(parameter) for _ in range(2)]
 
 
@@ -54,12 +54,12 @@ ADAM = Moments()
 
 
 def moments_of(opt: Any) -> Moments:
-    """What an optimizer remembers."""
+    """Find the kind of moments that an optimizer keeps."""
     return getattr(opt, "moments", ADAM)
 
 
 def not_finite(tensors: Mapping[str, torch.Tensor]) -> list[str]:
-    """Names of the floating-point tensors that hold a NaN or an infinity. Reads each once, copies nothing and waits for the device once."""
+    """Name the floating-point tensors that hold a NaN or an infinity. Reads each once, copies nothing and waits for the device once."""
     floats = {name: t.detach() for name, t in tensors.items() if t.is_floating_point() and t.numel()}
     ends: dict[torch.device, list[torch.Tensor]] = {}
     names: dict[torch.device, list[str]] = {}
@@ -67,12 +67,13 @@ def not_finite(tensors: Mapping[str, torch.Tensor]) -> list[str]:
         low, high = torch.aminmax(t)  # both are NaN where there is one
         ends.setdefault(t.device, []).append(torch.stack([low, high]).double())
         names.setdefault(t.device, []).append(name)
+    # [tensors, 2] of each device, brought to the host together
     found = {device: torch.stack(pairs).isfinite().all(dim=1).tolist() for device, pairs in ends.items()}
     return [name for device, of in names.items() for name, fine in zip(of, found[device], strict=True) if not fine]
 
 
 def require_finite(tensors: Mapping[str, torch.Tensor], what: str) -> None:
-    """Called before anything is written: what is saved is what a run goes on from.
+    """Refuse tensors that are not finite, before anything is written: what is saved is what a run goes on from.
 
     Raises:
         NumericsError: a tensor holds a NaN or an infinity; names some of them.
@@ -83,7 +84,7 @@ def require_finite(tensors: Mapping[str, torch.Tensor], what: str) -> None:
 
 
 def listed(bad: Sequence[str], of: int) -> str:
-    """`2 of 81 tensors are not finite: a, b`."""
+    """Write `2 of 81 tensors are not finite: a, b`."""
     more = "" if len(bad) <= NAMED else ", ..."
     return f"{len(bad)} of {of} tensors are not finite: {', '.join(bad[:NAMED])}{more}"
 
@@ -108,7 +109,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def system_error(error: SafetensorError) -> OSError | None:
-    """The system's error (a full disk, for example) inside one of safetensors, which tells it by its text only; None if there is none."""
+    """Find the system's error (a full disk, for example) inside one of safetensors, which tells it by its text only; None without one."""
     code = re.search(r"os error (\d+)", str(error))
     return None if code is None else OSError(int(code[1]), str(error))
 
@@ -166,10 +167,12 @@ def load_optimizer(opt: torch.optim.Optimizer, names: Sequence[str], tensors: Ma
     problems = _group_problems(opt, parameters, state) + _tensor_problems(parameters, tensors, moments)
     if problems:
         raise CheckpointError("the checkpoint's optimizer state does not fit:\n  " + "\n  ".join(problems))
+    # torch knows parameters by their number in the groups, a checkpoint by their names
     number = {name: i for i, name in enumerate(parameters)}
     loaded: dict[int, dict[str, Any]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
+        # a copy: torch keeps the tensor itself where type and device fit, and it belongs to the caller
         loaded.setdefault(number[name], {})[kind] = value.clone()
     devices = [parameter.device for parameter in parameters.values()]
     loaded = {i: moments.restored(opt, of, devices[i]) for i, of in loaded.items()}
@@ -200,7 +203,7 @@ def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _like(saved: Any, now: Any) -> Any:
-    return tuple(saved) if isinstance(now, tuple) else saved
+    return tuple(saved) if isinstance(now, tuple) else saved  # JSON has no tuples, and betas are one
 
 
 def _group_problems(opt: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> list[str]:

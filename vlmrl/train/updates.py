@@ -30,23 +30,23 @@ class JobRanks(Protocol):
     """The ranks of a job: `train.dist` in the main thread, or a group of their own in one beside it."""
 
     def control(self) -> Any:
-        """Their process group on the CPU; None for one process."""
+        """Return their process group on the CPU; None for one process."""
         ...
 
     def collective(self, name: str) -> AbstractContextManager[None]:
-        """Around a block in which ranks wait for each other."""
+        """Mark a block in which ranks wait for each other, for the watch over lost ranks."""
         ...
 
     def gather(self, value: T) -> list[T]:
-        """`value` of every rank, on every rank."""
+        """Collect `value` of every rank, in rank order, on every rank."""
         ...
 
     def run_synchronized(self, fn: Callable[[], T]) -> T:
-        """Local work, then agree: every rank goes on, or every rank raises."""
+        """Do local work, then agree: every rank goes on, or every rank raises."""
         ...
 
     def on_main(self, fn: Callable[[], T]) -> T | None:
-        """Work of rank 0; its failure is every rank's."""
+        """Do work on rank 0 alone; its failure is every rank's."""
         ...
 
 
@@ -59,7 +59,7 @@ Copy = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
 
 
 class Complete(NamedTuple):
-    """Whose gradients no later pass of a sum adds to. All ranks say the same."""
+    """Which gradients are complete with a pass, because no later pass of the step adds to them. The same on all ranks."""
 
     tower: bool
     """Of the tower and its projector; a pass without media has none for them."""
@@ -81,16 +81,25 @@ class Updates(Protocol):
         ...
 
     def backward(self, scalar: torch.Tensor, *, last: bool, complete: Complete) -> None:
-        """Add the gradient of one pass; `last` tells the last one of a step. The scalar is this rank's share of a loss that is a sum over
-        all ranks."""
+        """Add the gradient of one pass.
+
+        Args:
+            scalar: this rank's share of a loss that is a sum over all ranks, divided already by the denominator of the whole step.
+            last: whether it is the step's last pass.
+            complete: which gradients are then complete.
+        """
         ...
 
     def finish(self, max_norm: float) -> float | torch.Tensor:
-        """Sum the gradients over all ranks and clip them; their norm before, which nobody has waited for. Called on every rank."""
+        """Sum the gradients over all ranks and clip them to the norm `max_norm`. Called on every rank.
+
+        Returns:
+            Their norm over all ranks before clipping; as a tensor, one that the host has not waited for yet.
+        """
         ...
 
     def occupied(self) -> AbstractContextManager[None]:
-        """Context in which gradients and moments take the memory that they take from the second step on. Gradients are gone at its end."""
+        """Open a context in which gradients and moments take the memory that they take from the second step on. It drops the gradients."""
         ...
 
     def apply(self) -> None:
@@ -106,15 +115,16 @@ class Updates(Protocol):
         ...
 
     def writer(self, *, copy: Copy | None) -> Writer:
-        """What writes weights that train and moments into a new folder. Called on every rank.
+        """Make what writes the weights that train and their moments into a new folder. Called on every rank.
 
         Args:
-            copy: it writes what they hold now, whenever it is called, from copies; one such writer at a time. None: what they hold then.
+            copy: copies tensors now, and the writer writes the copies, whenever it is called; one such writer at a time. None: the writer
+                writes what the tensors hold when it is called.
         """
         ...
 
     def start(self, path: Path | None) -> None:
-        """Called once, before the stage's first pass, on every rank: read what a writer wrote, where it is resumed from a checkpoint.
+        """Read what a writer wrote, where the stage is resumed from a checkpoint. Called once, before its first pass, on every rank.
 
         Raises:
             CheckpointError: the weights are not those that this stage trains.
@@ -123,7 +133,7 @@ class Updates(Protocol):
 
 
 class Engine(Protocol):
-    """How weights, gradients and moments lie on the ranks (`train.sharding`)."""
+    """A training engine: how weights, gradients and moments lie on the ranks (`train.sharding`)."""
 
     offloads: tuple[str, ...]
     """What it can keep in the machine's memory (`train.offload`)."""
@@ -139,7 +149,7 @@ class Engine(Protocol):
 
     @property
     def read(self) -> Read:
-        """What this rank reads of a policy that is given to `wrap`."""
+        """Say what this rank loads of a model before `wrap`: its weights, or names and shapes alone."""
         ...
 
     def wrap(self, policy: Policy) -> None:
@@ -147,7 +157,7 @@ class Engine(Protocol):
         ...
 
     def updates(self, policy: Policy, named: Named, cfg: OptimSection) -> Updates:
-        """The optimizer of a stage that trains the parameters `named`."""
+        """Make the optimizer of a stage that trains the parameters `named`."""
         ...
 
 
@@ -156,7 +166,7 @@ ENGINES: Catalogue[type[Engine]] = Catalogue("training engine", elsewhere={"ddp"
 
 
 def open_engine(cfg: TrainSection, device: torch.device, threads: int = 0) -> Engine:
-    """The engine of a recipe.
+    """Make the training engine that a recipe names.
 
     Args:
         threads: of an update in the machine's memory; 0: this rank's share of the cores.
@@ -173,10 +183,11 @@ def open_engine(cfg: TrainSection, device: torch.device, threads: int = 0) -> En
 
 
 def recompute(model: Any, on: bool = True) -> None:
-    """Let a transformers model compute activations again in its backward instead of keeping them, or keep them."""
+    """Switch activation checkpointing of a transformers model on or off."""
     # the second is the name in the oldest release of transformers that is taken
     name = "activation_checkpointing" if hasattr(model, "activation_checkpointing_enable") else "gradient_checkpointing"
     if on:
+        # the reentrant form gives no gradients where none of a layer's inputs has one, as behind frozen embeddings under LoRA
         getattr(model, f"{name}_enable")({"use_reentrant": False})
     else:
         getattr(model, f"{name}_disable")()

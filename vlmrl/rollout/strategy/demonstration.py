@@ -22,7 +22,7 @@ from vlmrl.types import Group, Sample
 
 
 def traces(sample: Sample, answer_format: str) -> list[str]:
-    """The row's demonstrations. Its own thought and answer count as one where it lists none.
+    """Read the row's demonstrations. Its own thought and answer count as one where it lists none.
 
     Raises:
         DataError: `meta.demonstrations` is not a list of texts.
@@ -49,7 +49,7 @@ class Demonstration:
         texts = traces(group.prompt.sample, group.prompt.answer_format)
         if not texts:
             return group
-        text = texts[rng.key(0, "demonstration", group.id) % len(texts)]
+        text = texts[rng.key(0, "demonstration", group.id) % len(texts)]  # the id holds step and place: traces take turns
         out = with_given_row(group, text, tokenize)
         value = score(out)[-1]
         return out if value is not None and value > self.above else group

@@ -9,7 +9,7 @@ from vlmrl.types import Group, Rollout
 
 
 def with_given_row(group: Group, text: str, tokenize: Callable[[str], Sequence[int]]) -> Group:
-    """The group with the text as its last row, of provenance `ground_truth`. `tokenize` adds the end token."""
+    """Append the text to a group as its last row, of provenance `ground_truth`. `tokenize` adds the end token."""
     row = Rollout(
         k=len(group.rollouts),
         ids=tuple(tokenize(text)),

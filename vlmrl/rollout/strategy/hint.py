@@ -37,12 +37,12 @@ Rewards = Sequence[float | None]
 
 
 def hinted(question: str, hint: str) -> str:
-    """The question with a hint after it; an empty hint changes nothing."""
+    """Append a hint to a question; an empty hint changes nothing."""
     return f"{question}\nHint: {hint.strip()}" if hint.strip() else question
 
 
 def tiers(sample: Sample) -> list[str]:
-    """The row's hints, each saying more than the one before. Empty where the row has none.
+    """Read the row's hints, each saying more than the one before. Empty where the row has none.
 
     `meta.hints` is a text, a list of texts, or an object with some of `knowledge`, `planning`, `solution`; each of those is cut into four
     pieces of equal numbers of words (a list is taken as its pieces), and gives as many cumulative tiers.
@@ -62,10 +62,10 @@ def tiers(sample: Sample) -> list[str]:
 
 
 def _cumulative(sample: Sample, rung: object) -> list[str]:
-    """Beginnings of a rung, each longer than the one before, the last the whole."""
+    """Cut a rung into its beginnings, each longer than the one before, the last the whole."""
     if isinstance(rung, str):
         words = rung.split()
-        ends = sorted({-(-len(words) * i // PIECES) for i in range(1, PIECES + 1)} - {0})
+        ends = sorted({-(-len(words) * i // PIECES) for i in range(1, PIECES + 1)} - {0})  # a set: a few words have fewer pieces
         return [" ".join(words[:end]) for end in ends]
     pieces = [text.strip() for text in _texts(sample, rung) if text.strip()]
     return [" ".join(pieces[: i + 1]) for i in range(len(pieces))]
@@ -92,8 +92,8 @@ def solved(one: HintRound, success_at: float) -> bool:
 
 
 def formed(group: Group, rewards: Rewards, best: HintRound, *, form: Form, train: TrainedUnder, old: OldFrom, success_at: float) -> Group:
-    """The group with guided rows: `all` replaces its rows, `add` puts them behind, `one` gives the place of the last failure to the first
-    success. Rows are numbered by place."""
+    """Form the group with guided rows: `all` replaces its rows, `add` puts them behind, `one` gives the place of the last failure to the
+    first success. Rows are numbered by place."""
     rows = [replace(r, guidance=replace(r.guidance, train=train, old=old)) for r in best.rollouts if isinstance(r.guidance, Guidance)]
     out: list[Rollout] = list(group.rollouts)
     if form == "all":
@@ -102,6 +102,7 @@ def formed(group: Group, rewards: Rewards, best: HintRound, *, form: Form, train
         out += rows
     else:
         success = next(i for i, r in enumerate(best.rewards) if r is not None and r >= success_at)
+        # every row that was judged has failed, or the group would not have been helped: the last of them gives way
         out[max(i for i, r in enumerate(rewards) if r is not None)] = rows[success]
     return replace(group, rollouts=tuple(replace(r, k=k) for k, r in enumerate(out)))
 
@@ -127,13 +128,14 @@ class Hinted:
         return self.ask(group, rounds)
 
     def ask(self, group: Group, rounds: Sequence[HintRound]) -> list[HintRequest]:
-        """The next requests, for a group that needs them."""
+        """Make the next requests, for a group that needs them."""
         raise NotImplementedError
 
     def merge(self, group: Group, rewards: Rewards, rounds: Sequence[HintRound]) -> Group:
         good = [r for r in rounds if solved(r, self.success_at)]
         if not good:
             return group
+        # the hint that says least, of those that led to a success
         best = min(good, key=lambda r: r.request.tier)
         return formed(group, rewards, best, form=self.form, train=self.train, old=self.old, success_at=self.success_at)
 
@@ -147,6 +149,7 @@ class Tiers(Hinted):
 
     def ask(self, group: Group, rounds: Sequence[HintRound]) -> list[HintRequest]:
         texts = tiers(group.prompt.sample)
+        # tiers count from 1
         wanted = range(len(texts), len(texts) + 1) if self.last_only and texts else range(1, len(texts) + 1)
         done = {r.request.tier for r in rounds}
         left = [tier for tier in wanted if tier not in done][: self.at_once]
@@ -167,6 +170,7 @@ class Sage(Hinted):
         solution = reference_solution(sample)
         if solution is None:
             return []
+        # how far the group has come is read off its rounds, and kept nowhere: a resumed run asks the same
         for level in range(1, self.levels + 1):
             written = next((r for r in rounds if r.request.tier == level and r.request.writes), None)
             if written is None:
@@ -179,7 +183,7 @@ class Sage(Hinted):
 
 
 def reference_solution(sample: Sample) -> str | None:
-    """`meta.solution` of the row, else its thought; None without either."""
+    """Read `meta.solution` of the row, else its thought; None without either."""
     for text in (sample.meta.get("solution"), sample.thought):
         if isinstance(text, str) and text.strip():
             return text.strip()
@@ -187,7 +191,7 @@ def reference_solution(sample: Sample) -> str | None:
 
 
 def writing(sample: Sample, solution: str, level: int, levels: int) -> str:
-    """What asks the policy for a hint."""
+    """Write the question that asks the policy for a hint."""
     tells = LEVELS[-(-level * len(LEVELS) // levels) - 1]
     return (
         f"Question: {sample.question}\nReference solution: {solution}\n"
@@ -197,7 +201,7 @@ def writing(sample: Sample, solution: str, level: int, levels: int) -> str:
 
 
 def clean_hint(written: Rollout, sample: Sample) -> str | None:
-    """The hint, if it is complete, of sensible length, without tags or control tokens, and gives nothing away."""
+    """Return the hint, if it is complete, of sensible length, without tags or control tokens, and gives nothing away."""
     text = re.sub(r"\s+", " ", written.text).strip()
     tagged = re.search(r"</?(?:think|thinking|answer)>|<\|[^|]*\|>|<(?:image|video)>", text, re.IGNORECASE)
     bad = not text or written.finish != "stop" or len(text) > MAX_HINT_CHARS or tagged or leak(text, sample)

@@ -49,7 +49,7 @@ class OffPolicyGroundTruth:
         return with_given_row(group, gold_text(sample, "answer_only" if form == "bare" else answer_format, thought), tokenize)
 
     def _best_thought(self, group: Group, score: Callable[[Group], Sequence[float | None]]) -> str | None:
-        """Thought of the well-formed row with the highest task reward; the first of equals."""
+        """Find the thought of the well-formed row with the highest task reward; the first of equals."""
         best: tuple[float, str] | None = None
         for rollout, value in zip(group.rollouts, score(group), strict=True):
             parsed = parse(rollout.text, group.prompt.answer_format)

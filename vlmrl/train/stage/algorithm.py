@@ -42,7 +42,7 @@ class Bound:
 
     @property
     def remembers(self) -> bool:
-        """Whether something of it lasts from step to step."""
+        """Whether it has a memory or a dual that lasts from step to step."""
         return "remembers" in self.extra or "acts_on" in self.extra
 
     def argument(self, name: str) -> Any:
@@ -50,7 +50,7 @@ class Bound:
         return self.arguments[name] if name in self.arguments else self.defaults[name]
 
     def seeing(self, x: AdvantageInputs) -> AdvantageInputs:
-        """Give the inputs as this method sees them: with its memory, if it has one."""
+        """Give the inputs as this method sees them: with its memory, if it has one, as float64 tensors."""
         if "remembers" not in self.extra:
             return x
         return dataclasses.replace(x, memory={name: _tensor(value) for name, value in self.memory.value.items()})
@@ -59,6 +59,7 @@ class Bound:
         """Move the memory on by the method's own pure update, with those of the recipe's arguments that the update names."""
         update = self.extra.get("remembers")
         if update is not None:
+            # the method may take arguments that its memory has no use for
             known = inspect.signature(update).parameters
             self.memory.value = update(self.memory.value, x, **{k: v for k, v in self.arguments.items() if k in known})
 
@@ -136,6 +137,7 @@ class Algorithm:
             constraints=[bind(constraints, m) for m in cfg.constraints],
             strategy=bind(protocols.strategy, cfg.rollout.strategy),
         )
+        # a loss is called once per micro-batch and a filter once per attempt: a memory would depend on how the step was cut
         wrong = [
             f"{m.slot} '{m.name}' cannot remember: only {', '.join(REMEMBERING)} are called once per step"
             for m in out.methods()
@@ -175,6 +177,7 @@ def select(filters: Sequence[Bound], batch: StepBatch) -> None:
     for rule in filters:
         found: tuple[torch.Tensor, str] = rule.call(batch.x)
         keep_N, reason = found
+        # of rows that no earlier filter left out, so that the shares of all filters add up
         batch.measured[f"filter/{reason}"] = float((batch.keep_N & ~keep_N).sum()) / max(1, len(keep_N))
         batch.keep_N = batch.keep_N & keep_N
         if rule.extra.get("before_advantage", False):
@@ -190,12 +193,14 @@ def credit_tokens(algorithm: Algorithm, batch: StepBatch) -> tuple[torch.Tensor,
     Returns:
         (advantage per token of this rank's rows [n, T], advantage per rollout of all ranks [N]); 0 outside the responses.
     """
-    raw = dataclasses.replace(batch.x, valid_N=batch.counted_N)
+    raw = dataclasses.replace(batch.x, valid_N=batch.counted_N)  # the rewards before shaping, for constraints
     x = shaped(algorithm, raw)
     asked = algorithm.advantage.needs
     seen = by_trajectory(x, batch.trajectories, asked) if "trajectory_N" in asked else x
     adv_N: torch.Tensor = algorithm.advantage.call(algorithm.advantage.seeing(seen))
+    # learnt after the call, from the rows of all ranks: a method sees past steps alone, and the same on every rank
     algorithm.advantage.learn(seen)
+    # on top of the method's own advantage: the dual as it is now, then moved on by what this step measures
     for guard in algorithm.acting_on("advantage"):
         dual = guard.dual()
         adv_N = guard.extra["apply"](raw, adv_N, dual)
@@ -205,6 +210,7 @@ def credit_tokens(algorithm: Algorithm, batch: StepBatch) -> tuple[torch.Tensor,
             adv_N = method.call(method.seeing(x), adv_N)
             method.learn(x)
     mine, mask_NT = batch.mine, batch.mask_NT
+    # [N] of all ranks -> [n, T] of this one: from here on tokens are needed, and each rank has only its own
     local = x.of_rows(mine, tokens=mask_NT.shape[1])
     adv_NT: torch.Tensor = algorithm.credit.call(algorithm.credit.seeing(local), adv_N[mine], mask_NT)
     algorithm.credit.learn(x)
@@ -242,6 +248,7 @@ def advantage_problem(algorithm: Algorithm, batch: StepBatch, adv_N: torch.Tenso
     on every rank.
     """
     x = batch.x
+    # rows that nothing judged, or that a filter left out, may hold anything: they train nothing
     bad_N = batch.keep_N & x.valid_N & ~adv_N.isfinite()
     if not bool(bad_N.any()):
         return None
@@ -260,9 +267,14 @@ def per_token(method: Bound) -> bool:
 
 
 def shaped(algorithm: Algorithm, x: AdvantageInputs) -> AdvantageInputs:
-    """Apply every shaping to the reward columns, in order, and sum them anew."""
+    """Apply every shaping to the reward columns, in order, and sum them anew.
+
+    Returns:
+        The inputs with `rewards_NK` and `reward_N` shaped; the others are as they were.
+    """
     rewards_NK = x.rewards_NK
     for shaping in algorithm.reward_shaping:
+        # each sees the columns as those before it left them
         seen = dataclasses.replace(x, rewards_NK=rewards_NK)
         rewards_NK = shaping.call(rewards_NK, x.valid_N, shaping.seeing(seen))
         shaping.learn(seen)

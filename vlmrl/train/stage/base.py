@@ -43,7 +43,7 @@ class Reference:
 
 
 class Recorder(Protocol):
-    """Keeps groups of each step, for whoever looks at the run (`keep`)."""
+    """Records groups of each step, for whoever looks at the run."""
 
     def choose(self, batch: StepBatch, adv_NT: torch.Tensor, adv_N: torch.Tensor, *, step: int, global_step: int) -> None:
         """Take what is kept of a step's groups on this rank, before the update.
@@ -73,7 +73,7 @@ class Recorder(Protocol):
 
 @dataclass(kw_only=True)
 class StepResult:
-    """What a step gives to the hooks behind it, and what these give to one another."""
+    """Result of a step for the hooks behind it, and what these give to one another."""
 
     report: StepReport
     values: dict[str, float]
@@ -88,7 +88,7 @@ class StepResult:
 
 @dataclass(kw_only=True)
 class Stage:
-    """What a step works with. Everything of it that must survive is in `state`, or is kept by `train.memory`."""
+    """A stage as its step function gets it. Everything of it that must survive is in `state`, or is kept by `train.memory`."""
 
     cfg: StageBase
     seed: int
@@ -124,7 +124,7 @@ class Stage:
         return label_key(self.loader.samples.values())
 
     def set_rate(self) -> None:
-        """Set the learning rates of the coming update."""
+        """Set the learning rates of the coming update, from the number of finished steps alone: a resumed run has the same."""
         o = self.cfg.optim
         shape = partial(learning_rate, self.state.step, self.cfg.steps, schedule=o.schedule, warmup=o.warmup)
         set_rates(self.learner.updates.optimizer, o, lambda peak: shape(peak=peak))
@@ -134,7 +134,7 @@ class Stage:
         self.tokens.add(rows, self.learner.max_tokens_per_microbatch, layout=self.learner.layout)
 
     def weights_changed(self) -> None:
-        """Tell what providers keep that an update was applied."""
+        """Tell the providers' states that an update was applied."""
         for keeper in self.providers.keepers.values():
             keeper.after_update()
 
@@ -153,9 +153,10 @@ class Stage:
         `step` (the current one, if not given) are fetched in the background."""
         began, waited = time.perf_counter(), self.store.waited()
         yield
-        decode = self.store.waited() - waited
+        decode = self.store.waited() - waited  # of this thread: what background threads have fetched cost it nothing
         self.clock.add("decode", decode)
         self.clock.add("encode", time.perf_counter() - began - decode)
+        # behind the block, so that the next step's media do not compete with this one's
         if self.loader.prefetcher is not None and (self.state.step if step is None else step) + 1 < self.cfg.steps:
             with self.clock.phase("prefetch"):
                 self.loader.prefetch(self.state.ledger)

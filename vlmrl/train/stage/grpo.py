@@ -44,6 +44,13 @@ ONCE = Refill(prompts=0, stop="exhausted", surplus=0)
 def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pipeline, keeper: Recorder | None = None) -> StepResult:
     """Make one step: plan, roll out, score, select, credit, update.
 
+    Args:
+        pipeline: gives the scored groups; with staleness they were sampled some steps before.
+        keeper: records groups for whoever looks at the run; None: nobody does.
+
+    Returns:
+        Report of the update with the means of what was logged; where no row trains, one without an update.
+
     Raises:
         NumericsError: an advantage is not finite, or no row has been trainable for `MAX_EMPTY_STEPS` steps.
     """
@@ -59,6 +66,7 @@ def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pi
         stage.rewards.observe(batch.groups)
         stage.providers.fill(stage, batch, algorithm.methods())
         adv_NT, adv_N = credit_tokens(algorithm, batch)
+        # before anything learns from them: one NaN would be in every weight after the update
         if problem := advantage_problem(algorithm, batch, adv_N):
             raise NumericsError(f"stage '{cfg.name}', step {state.step + 1}: {problem}")
         strategy = pipeline.collector.strategy
@@ -92,6 +100,9 @@ def gather_groups(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline
     """Generate and score groups until enough of them pass the filters or the recipe's attempts are used up (`dynamic_sampling`).
 
     Groups beyond the wanted number are left out of the update, in plan order; they count in the ledger and in the log.
+
+    Returns:
+        The rollouts of all attempts, over all ranks, with the filters applied.
     """
     state, clock = stage.state, stage.clock
     groups: list[tuple[int, ScoredGroup]] = []
@@ -99,6 +110,7 @@ def gather_groups(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline
     notes: Counter[str] = Counter()
     ask = wanted
     while True:
+        # places count on over the attempts: they are coordinates of the seeds
         found, collected = pipeline.take(prompts=ask, first=generated)
         groups += found
         notes.update(collected.notes)
@@ -136,10 +148,19 @@ def update(
     """Make `cfg.updates_per_step` optimizer steps over the kept rows; `see` is shown what their forward passes give.
 
     Old log-probs are recomputed by the trainer, in the same layout as the update, when there is more than one step; with one step the ratio
-    is 1 by construction."""
+    is 1 by construction.
+
+    Args:
+        kept: this rank's rows that train, as places in `batch.rows`; none, and the rank still takes part.
+        adv_NT: advantages per token of all of this rank's rows.
+
+    Returns:
+        Means over the optimizer steps; `applied` where all of them were.
+    """
     learner, clock = stage.learner, stage.clock
     rows, rollouts = [batch.rows[n] for n in kept], [batch.rollouts[n] for n in kept]
     index, x = torch.tensor(kept, dtype=torch.int64), batch.x
+    # columns are in three orders: `kept` counts this rank's rows, `mine` those of all ranks, `part` the rows that train
     mine = batch.mine[index]
     beta = algorithm.beta(cfg.beta)
     mask_NT, adv_NT = batch.mask_NT[index], adv_NT[index]
@@ -176,7 +197,7 @@ def update(
             reports.append(optimizer_step(learner, minibatch, objective))
         stage.count(minibatch.rows)
     report = merge_reports(reports)
-    for steer in algorithm.acting_on("beta"):
+    for steer in algorithm.acting_on("beta"):  # moves on with what this step has measured, for the next one
         report.metrics["beta"] = beta
         steer.advance({"kl": PartialMean(report.metrics["kl"], 1)} if "kl" in report.metrics else {})
     return report
@@ -192,6 +213,7 @@ def with_provided(stage: Stage, batch: Minibatch) -> Minibatch:
 def tell_strategy(strategy: RememberingStrategy, batch: StepBatch, adv_N: torch.Tensor, *, version: int) -> None:
     """Tell a strategy with a memory what the step brought, on every rank alike. `version`: of the policy that the step makes."""
     x = batch.x
+    # [N], the mean |advantage| of the sampled rows of each row's group
     worth_N = segments.mean(adv_N.abs(), x.group_N, x.valid_N & x.on_policy_N)
     by_place = dict(zip(x.group_N.tolist(), worth_N.tolist(), strict=True))
     everyone = sorted((item for of_rank in dist.gather(batch.groups) for item in of_rank), key=lambda item: item[0])
@@ -200,9 +222,9 @@ def tell_strategy(strategy: RememberingStrategy, batch: StepBatch, adv_N: torch.
 
 
 def minibatch_places(rows: Sequence[Row], parts: int) -> list[list[int]]:
-    """Places of the rows of each minibatch; groups stay whole and are dealt in order."""
+    """Deal rows to minibatches, as places; groups stay whole and are dealt in order."""
     groups = sorted({row.group for row in rows})
-    size = -(-len(groups) // parts)
+    size = -(-len(groups) // parts)  # rounded up
     chunks = [set(groups[i : i + size]) for i in range(0, len(groups), size)]
     # an update is made by all ranks together, so a rank with fewer groups makes as many, of nothing
     chunks += [set() for _ in range(parts - len(chunks))]

@@ -46,6 +46,7 @@ class TokenObjective:
 
     def total(self, mask_NT: torch.Tensor) -> float:
         count = self.reducer(mask_NT).count if len(mask_NT) else torch.zeros((), dtype=torch.float64)
+        # a copy, since `sum_` works in place; at least 1, for a step without a token to train
         return dist.sum_(torch.as_tensor(count, dtype=torch.float64).clone()).clamp(min=1.0).item()
 
     def __call__(self, x: LossInputs, slices: MicroSlices, total: float) -> tuple[torch.Tensor, Sums]:
@@ -53,6 +54,7 @@ class TokenObjective:
         value_BT, metrics = output.loss_BT, dict(output.metrics)
         sums: Sums = {}
         if self.importance_correction is not None and slices.sampled_BT is not None:
+            # of the policy's term alone, so before the divergence is added
             weight_BT, more = self.importance_correction(x.logp_old_BT, slices.sampled_BT, x.mask_BT)
             value_BT = value_BT * weight_BT
             metrics |= more
@@ -62,6 +64,7 @@ class TokenObjective:
             value_BT = value_BT + self.beta * kl_BT
             sums["kl"] = masked_sum(kl_BT, slices.counted_BT)
         weight_BT = self.reducer(x.mask_BT).weight_BT
+        # [B, T] -> scalar; `where` and no product with the mask, in which NaN * 0 outside the responses would be NaN
         scalar = torch.where(x.mask_BT, value_BT * weight_BT, torch.zeros_like(value_BT)).sum() / total
         for one in self.auxiliary:
             output = one.loss(x)
@@ -116,8 +119,9 @@ def objective_of(learner: Learner, algorithm: Algorithm, batch: Minibatch, beta:
 
 
 def constrained(learner: Learner, constraint: Bound, batch: Minibatch) -> Auxiliary:
-    """Make the term of a constraint that acts on the loss, with its dual at the weights that this update starts from."""
+    """Make the term of a constraint that acts on the loss, with its dual at the weights that this update starts from. Moves the dual on."""
     x = scored_inputs(learner, batch)
+    # over all ranks, so that every rank moves the dual alike
     seen = merge(dist.gather(constraint.extra["measure"](x)))
     dual = constraint.advance(seen)
 
@@ -132,15 +136,17 @@ def group_objective(learner: Learner, loss: Bound, batch: Minibatch) -> GroupObj
     score, divergence = choice(loss.call, "score") or "logL", choice(loss.call, "divergence")
     x = scored_inputs(learner, batch)
     terms = row_terms(x, score=score, divergence=divergence)
+    # [N, T] -> [N]: such a loss takes one advantage per rollout, and credit has spread it over tokens
     advantage = torch.where(x.mask_BT, x.adv_BT, torch.zeros_like(x.adv_BT)).sum(dim=1) / x.mask_BT.sum(dim=1).clamp(min=1)
     vectors = (terms.score_B, advantage, x.group_B, terms.kl_B, terms.tokens_B)
     mine = list(zip(*(vector.tolist() for vector in vectors), strict=True))
     ranks = dist.gather(mine)
     everyone = [row for of_rank in ranks for row in of_rank]
     columns = [torch.tensor(c, dtype=torch.float64) for c in zip(*everyone, strict=True)]
+    # score, advantage, group, divergence and tokens of the rollouts of all ranks, in float64
     s, a, g, kl, n = columns if columns else [torch.zeros(0, dtype=torch.float64)] * 5
     weights = pass_weights(loss.call, s, a, g.long(), kl, n.long())
-    first = sum(len(of_rank) for of_rank in ranks[: dist.rank()])
+    first = sum(len(of_rank) for of_rank in ranks[: dist.rank()])  # this rank's rows stand behind those of lower ranks
     own = slice(first, first + len(mine))
     kl_own = None if weights.kl_N is None else weights.kl_N[own].float()
     return GroupObjective(weights=weights._replace(score_N=weights.score_N[own].float(), kl_N=kl_own), score=score, divergence=divergence)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def pair(sample: Sample, answer_format: str) -> tuple[str, str | None]:
-    """(chosen completion, rejected one or None).
+    """Read a row's pair: (chosen completion, rejected one or None).
 
     Raises:
         ConfigError: one of them is no text, or empty, or both are the same.
@@ -47,7 +47,7 @@ def pair(sample: Sample, answer_format: str) -> tuple[str, str | None]:
 
 
 def check_pairs(stage: Stage, cfg: PreferenceSection) -> None:
-    """Look at every row's pair before the first step.
+    """Check every row's pair before the first step.
 
     Raises:
         ConfigError: a row's pair cannot be used, or no row has one.
@@ -65,7 +65,7 @@ def preference_step(stage: Stage, cfg: PreferenceSection, loss: Bound) -> StepRe
     with stage.clock.phase("old_and_reference"):
         minibatch = Minibatch(
             rows=rows,
-            adv_NT=sign_N[:, None] * torch.ones(mask_NT.shape),
+            adv_NT=sign_N[:, None] * torch.ones(mask_NT.shape),  # [N] -> [N, T]
             mask_NT=mask_NT,
             logp_old_NT=stage.score_reference(rows),  # the log-ratio of these losses is to the reference
         )
@@ -93,6 +93,7 @@ def paired_rows(stage: Stage, cfg: PreferenceSection) -> tuple[tuple[Row, ...], 
         for sign, text in zip((1.0, -1.0), pair(prompt.sample, cfg.answer_format), strict=True):
             if text is not None:
                 ids = tuple(bundle.tokenize(text))
+                # a text may spell a control token, which would be read as a picture or as the end
                 check_plain(ids, {*bundle.forbidden_ids, *bundle.end_ids}, prompt.sample)
                 out.append(Row(index=len(out), group=place, prompt=prompt, response=(*ids, bundle.end_ids[0])))
                 signs.append(sign)
@@ -100,9 +101,10 @@ def paired_rows(stage: Stage, cfg: PreferenceSection) -> tuple[tuple[Row, ...], 
 
 
 def check_plain(ids: Collection[int], control: Collection[int], sample: Sample) -> None:
-    """
+    """Refuse a completion with a control token in it.
+
     Raises:
-        ConfigError: a completion holds a control token.
+        ConfigError: it has one.
     """
     found = sorted(set(control) & set(ids))
     if found:

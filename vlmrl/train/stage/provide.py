@@ -40,10 +40,10 @@ Fetch = Callable[..., Mapping[str, torch.Tensor]]
 
 
 class ProviderState(Stateful, Protocol):
-    """What a provider keeps from step to step: made once per stage as `keeps(stage, method)`, saved with every checkpoint."""
+    """State of a provider that lasts from step to step: made once per stage as `keeps(stage, method)`, saved with every checkpoint."""
 
     def after_update(self) -> None:
-        """Called after every applied update."""
+        """Take note of an update that was applied; called after each."""
         ...
 
 
@@ -67,7 +67,14 @@ PROVIDERS: dict[str, Provider] = {}
 def provides(
     *names: str, reference: bool = False, keeps: Callable[..., ProviderState] | None = None, arguments: tuple[str, ...] = ()
 ) -> Callable[[Fetch], Fetch]:
-    """Decorator that registers a function as the provider of some fields."""
+    """Register the decorated function as the provider of some fields.
+
+    Args:
+        names: of the fields; each ends with the axes of its tensor.
+        reference: whether it asks for the stage's starting weights.
+        keeps: makes what it keeps from step to step, as `keeps(stage, method)`.
+        arguments: those of the method that it goes by.
+    """
 
     def register(fetch: Fetch) -> Fetch:
         if not fetch.__doc__:
@@ -108,7 +115,7 @@ class Providers:
 
     @staticmethod
     def of(methods: Iterable[Bound]) -> Providers:
-        """Those that the methods of a recipe need.
+        """Choose the providers that the methods of a recipe need.
 
         Raises:
             ConfigError: nothing provides a need, or two methods want it made from different arguments.
@@ -119,6 +126,7 @@ class Providers:
         for method in methods:
             for name in method.needs:
                 provider, quantity = PROVIDERS.get(name), token_stat_of(name)
+                # no provider of its own: the pass before the updates gives it, or for a loss (`_BT`) the loss's own
                 if quantity is not None:
                     if provider is not None or name in ALWAYS:
                         problems.append(f"'{name}' of {method.slot} '{method.name}' is a token_stat and a field too; rename the token_stat")
@@ -129,6 +137,7 @@ class Providers:
                         known = sorted({*provided_fields(), *ALWAYS})
                         problems.append(f"{method.slot} '{method.name}' needs '{name}', which nothing provides{nearest(name, known)}")
                     continue
+                # a field is fetched once for all methods, so they must want it made alike
                 first = used.setdefault(name, (provider, method))[1]
                 differ = [a for a in provider.arguments if method.argument(a) != first.argument(a)]
                 if differ:
@@ -151,17 +160,20 @@ class Providers:
 
     @property
     def moves(self) -> bool:
-        """Whether one of them changes that model."""
+        """Whether a provider changes the weights of that second model."""
         return any(provider.reference and provider.keeps is not None for provider, _ in self.used.values())
 
     def start(self, stage: object, memories: Memories) -> None:
-        """Make what the providers keep; it is restored at once where the run has been going on."""
+        """Make what the providers keep; in a resumed run `memories` restores it at once."""
         for name, (provider, method) in self.used.items():
             if provider.keeps is not None:
                 self.keepers[name] = memories.keep(name, provider.keeps(stage, method))
 
     def fill(self, stage: object, batch: StepBatch, methods: Iterable[Bound]) -> None:
-        """Put into the batch what these methods, which act on rollouts, need: fields that have a provider and are not there yet."""
+        """Put into the batch what these methods, which act on rollouts, need: fields that have a provider and are not there yet.
+
+        Called on every rank alike: a provider may gather, and may make passes of the model.
+        """
         x = batch.x
         for name in (name for method in methods for name in method.needs):
             if name in self.used and has_axis(name, "N") and name not in x.provided:
@@ -172,7 +184,11 @@ class Providers:
         batch.x = x
 
     def of_minibatch(self, stage: object, batch: Any) -> dict[str, torch.Tensor]:
-        """What methods that act on a micro-batch need, for the rows of a minibatch."""
+        """Fetch what methods that act on a micro-batch need, for the rows of a minibatch.
+
+        Returns:
+            Field -> [N] or [N, T].
+        """
         out: dict[str, torch.Tensor] = {}
         for name, (provider, method) in self.used.items():
             if has_axis(name, "B") and name not in out:
@@ -185,6 +201,7 @@ def _everywhere(mine: torch.Tensor, values: torch.Tensor, rows: int) -> torch.Te
     parts = dist.gather((mine, values))
     tail = [max(part.shape[axis] for _, part in parts) for axis in range(1, values.ndim)]
     out = torch.zeros((rows, *tail), dtype=values.dtype)
+    # each rank's rows at their places among all; T is that of its own longest answer
     for places, part in parts:
         out[(places, *(slice(0, size) for size in part.shape[1:]))] = part
     return out

@@ -29,7 +29,7 @@ class Rewards:
     memory: MemoryLedger
 
     def score(self, group: Group, step: int) -> ScoredGroup:
-        """Score a group of a step. Called in threads."""
+        """Score a group of a step of the stage, counted from 0. Called in threads."""
         # what the policy saw, for rewards that look: nothing is opened a second time
         media = MediaOnDemand(tuple(handle.key for handle in group.prompt.media), self.store.get_key)
         with self.memory.phase("reward"):
@@ -51,6 +51,7 @@ class Rewards:
             answers = [rollout.ids for rollout in scored.group.rollouts if rollout.on_policy]
             sample_id, values, lengths = scored.group.prompt.sample.id, [v for v, _ in pairs], [n for _, n in pairs]
             seen.append((place, sample_id, values, lengths, distinct_n(answers)))
+        # in plan order on every rank: ledgers stay equal to the last bit, also where a row stands in a step twice
         for _, sample_id, values, lengths, diversity in sorted((i for of_rank in dist.gather(seen) for i in of_rank), key=lambda i: i[0]):
             if values:
                 self.state.ledger.observe(sample_id, rewards=values, lengths=lengths, step=self.state.global_step, diversity=diversity)
@@ -64,6 +65,7 @@ class Rewards:
         self.runner.require_verdicts(self.state.verdicts, self.state.step)
 
     def _watch(self, groups: Sequence[ScoredGroup]) -> None:
+        # per reward: rollouts where it failed, rollouts, and those that it judged
         counts: dict[str, list[int]] = {name: [0, 0, 0] for name, _, _ in self.runner.columns}
         for scored in groups:
             if not scored.group.rollouts:  # a task none of whose attempts is whole

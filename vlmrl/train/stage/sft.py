@@ -27,18 +27,19 @@ if TYPE_CHECKING:
 
 
 def negative_log_likelihood(x: LossInputs) -> LossOutput:
-    """-log p of each target token."""
+    """Compute -log p of each target token, [B, T]."""
     return LossOutput(-x.logp_BT, {})
 
 
 def drops_thought(cfg: SftSection, seed: int, sample_id: str, epoch: int) -> bool:
     """Whether this row's thought is dropped (in this epoch)."""
+    # coordinates and no generator: the draw is the same after a restart, and whatever ranks there are
     when = (epoch,) if cfg.dropout_per_epoch else ()
     return rng.uniform(seed, "thought_dropout", cfg.name, sample_id, *when) < cfg.thought_dropout
 
 
 def target(cfg: SftSection, seed: int, sample: Sample, epoch: int) -> str:
-    """The text that the row teaches."""
+    """Write the text that a row teaches."""
     if cfg.answer_format == "answer_only" or drops_thought(cfg, seed, sample.id, epoch):
         return gold_text(sample, cfg.answer_format, None)
     return gold_text(sample, cfg.answer_format, sample.thought)
@@ -56,6 +57,7 @@ def sft_step(stage: Stage, cfg: SftSection, loss: Loss = negative_log_likelihood
     mask_NT = response_mask(rows)
     stage.set_rate()
     faults.point("step.before_update")
+    # the objective of RL without divergence and correction; the advantage is 1 everywhere
     objective = TokenObjective(loss=loss, reducer=reducer.bind(reduce))
     with stage.clock.phase("forward_backward"):
         report = optimizer_step(stage.learner, Minibatch(rows=rows, adv_NT=torch.ones(mask_NT.shape), mask_NT=mask_NT), objective)
@@ -64,7 +66,11 @@ def sft_step(stage: Stage, cfg: SftSection, loss: Loss = negative_log_likelihood
 
 
 def taught_rows(stage: Stage, cfg: SftSection) -> tuple[Row, ...]:
-    """Plan and encode the step's rows of this rank, with what they teach."""
+    """Plan and encode the step's rows of this rank.
+
+    Returns:
+        Rows whose response is the text that they teach, end token included.
+    """
     bundle = stage.policy.bundle
     with stage.timed_loader():
         taken = stage.loader.next_batch(stage.state.ledger, prompts=cfg.batch, rollouts=1)

@@ -25,7 +25,7 @@ _PNG_MAY_ROTATE = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")
 
 
 def decode_image(data: bytes) -> np.ndarray:
-    """All pixels of the first frame, uint8 [H, W, 3], with EXIF orientation applied and transparency on white.
+    """Decode all pixels of the first frame, uint8 [H, W, 3], with EXIF orientation applied and transparency on white.
 
     Raises:
         MediaError: `format` (not a JPEG, PNG or WebP), `too_large`, `truncated` or `corrupt`.
@@ -35,6 +35,7 @@ def decode_image(data: bytes) -> np.ndarray:
     _check_png_sums(data)
     with border("image"):
         image.load()
+    # MPO: a JPEG with more pictures behind it, as phones and stereo cameras write; the first one counts
     if image.format in ("JPEG", "MPO"):
         from vlmrl.media.jpeg import check_whole
 
@@ -46,7 +47,7 @@ def decode_image(data: bytes) -> np.ndarray:
 
 
 def image_size(data: bytes) -> tuple[int, int]:
-    """(H, W) after EXIF orientation, without decoding pixels (except for PNG files that may carry an orientation at their end).
+    """Read (H, W) after EXIF orientation, without decoding pixels (except for PNG files that may carry an orientation at their end).
 
     Raises:
         MediaError: as `decode_image`, as far as the header shows it.
@@ -122,9 +123,11 @@ def _check_declared_size(data: bytes) -> None:
 
 def _rgb(image: Image.Image) -> np.ndarray:
     """Any Pillow mode to uint8 [H, W, 3]."""
+    # modes of more than 8 bits a channel; Pillow has them for grey alone
     if image.mode.startswith("I"):
         return _from_16_bit(image)
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        # palette and grey pictures too; what lies under transparent pixels is arbitrary. White, as qwen-vl-utils' `to_rgb`
         above = image.convert("RGBA")
         white = Image.new("RGBA", above.size, (255, 255, 255, 255))
         image = Image.alpha_composite(white, above)

@@ -83,6 +83,7 @@ class Highlights(AnswerType):
             clips = clip_scores(read or (), float(saliency["duration"]), clip=clip)
             query = HighlightQuery(scores=clips, clips=saliency["clips"], saliency=saliency["scores"])
             per_annotator = highlight_average_precision(query)
+            # without an answer all clips have one score, and HIT@1 would look at the first of them
             scores["highlight_hit1"] = 0.0 if read is None else highlight_hit(query)
             scores["highlight_map"] = sum(per_annotator) / len(per_annotator)
         flat = tuple(v for pair in gold for v in pair)

@@ -37,12 +37,15 @@ _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 def convert_box(
     values: object, *, frame: CoordinateFrame | None, axis: Axis | None, target: Target, size: Size | None = None, place: str = "box"
 ) -> list[float]:
-    """Convert a box to [x1, y1, x2, y2] in the target frame, with at most two decimals.
+    """Convert a box to the target frame.
 
     Args:
         values: four numbers in the order that `axis` says.
         axis: None is `xyxy`, the order that all rows in these shapes have unless they say otherwise.
         size: of the picture; needed unless both frames are normalised (and for `pixel` always, to check the range).
+
+    Returns:
+        [x1, y1, x2, y2] in the units of `target`, with at most two decimals
 
     Raises:
         RowError: `frame` (not declared, or contradicted by the values), `bad_type`, `not_finite` or `bad_value` (no area).
@@ -64,7 +67,10 @@ def convert_box(
 def convert_point(
     values: object, *, frame: CoordinateFrame | None, axis: Axis | None, target: Target, size: Size | None = None
 ) -> list[float]:
-    """Convert a point to [x, y] in the target frame; `yxyx` means that y is given first.
+    """Convert a point to the target frame; `yxyx` means that y is given first.
+
+    Returns:
+        [x, y] in the units of `target`, with at most two decimals
 
     Raises:
         RowError: as `convert_box`.

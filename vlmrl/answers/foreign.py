@@ -121,6 +121,7 @@ def lists_of(given: object, keys: Sequence[str]) -> list[object]:
         return lists_of(given[key], keys)
     if not isinstance(given, list) or not given:
         raise RowError("answer", f"the gold answer {str(given)[:60]} holds no list of numbers")
+    # lists of numbers; objects with a box each (Qwen-VL's `bbox_2d`); else one flat list of numbers
     if isinstance(given[0], list):
         return given
     if isinstance(given[0], Mapping):

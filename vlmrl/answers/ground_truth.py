@@ -23,6 +23,7 @@ def numbers_of(value: object, key: str, count: int) -> list[float]:
     """Read a list of `count` numbers."""
     if value is None:
         raise RowError("missing_key", f"'gt.{key}' is missing")
+    # `type(v) in`, not isinstance: True would pass as 1
     if not isinstance(value, list) or len(value) != count or not all(type(v) in (int, float) for v in value):
         raise RowError("bad_type", f"'gt.{key}' must be a list of {count} number(s), got {str(value)[:60]}")
     if any(abs(v) > LARGEST for v in value):

@@ -108,6 +108,7 @@ class Pen:
             if box is None:
                 self._unreadable(where)
                 continue
+            # a reversed box is drawn where it lies and marked as odd: scoring gives it nothing, and the page should show why
             straight: Box = (min(box[0], box[2]), min(box[1], box[3]), max(box[0], box[2]), max(box[1], box[3]))
             ordered = valid((box[0], box[1], box[2], box[3]))
             if not ordered:
@@ -140,6 +141,7 @@ class Pen:
             self._unreadable(where)
             return
         frame = None
+        # the box belongs to one moment of the video; on any other frame it would look wrong
         if value.time is not None and self.shown.times is not None:
             frame = self._at(value.time, "s", where)
             if frame is None:
@@ -151,6 +153,7 @@ class Pen:
     def track(self, track: Track | None, where: str) -> None:
         if track is None:
             self._unreadable(where)
+        # a key "12" is a second, or a frame of the file, or of those shown: not guessed
         elif self.target.unit is None:
             self.problems.append(
                 f"{where}: not drawn, nothing says what its frames count; set meta.track_unit to one of {', '.join(get_args(Unit))}"
@@ -213,6 +216,7 @@ class Pen:
         sides = self._sides(where)
         if sides is None:
             return
+        # percent, so that a page can lay shapes over the picture at any size
         places = [(100 * x / sides[0], 100 * y / sides[1]) for x, y in points]
         outside = any(not -_SLACK <= v <= 100 + _SLACK for place in places for v in place)
         if outside:
@@ -264,7 +268,11 @@ class Pen:
 
 
 def mask_rectangles(mask: np.ndarray) -> tuple[Point, ...]:
-    """Cover a mask (bool [H, W]) with rectangles: opposite corners in percent, two by two; at most `MASK_SIDE` rows and columns of it."""
+    """Cover a mask (bool [H, W]) with rectangles: opposite corners in percent, two by two; at most `MASK_SIDE` rows and columns of it.
+
+    Returns:
+        (x, y) in percent: two opposite corners for each rectangle, one after the other
+    """
     rows, columns = (np.linspace(0, side - 1, min(side, MASK_SIDE)).round().astype(int) for side in mask.shape)
     grid = mask[np.ix_(rows, columns)]
     height, width = grid.shape

@@ -59,5 +59,9 @@ def _header(file: Path) -> dict[str, Stored]:
 
 
 def sizes(tensors: Mapping[str, Stored]) -> tuple[int, int]:
-    """Count (numbers, bytes) of all tensors."""
+    """Count (numbers, bytes) of all tensors.
+
+    Returns:
+        (numbers, bytes); types that are not known count 4 bytes each
+    """
     return sum(t.count for t in tensors.values()), sum(t.count * BYTES.get(t.dtype, 4) for t in tensors.values())

@@ -108,6 +108,9 @@ def stated_times(ref: MediaRef, count: int) -> tuple[np.ndarray, float]:
 def seen_places(ref: MediaRef, root: Path) -> tuple[tuple[str, int, int], ...] | None:
     """Find `Bundle.places` without opening a picture; None where opening tells what is wrong.
 
+    Returns:
+        (path, size in bytes, time of modification in nanoseconds) of each picture
+
     Raises:
         MediaError: as `frames_of`.
     """
@@ -167,7 +170,10 @@ def pictures_of(data: bytes) -> FrameBundle:
 
 
 def same_sizes(sizes: Sequence[tuple[str, tuple[int, int]]]) -> tuple[int, int]:
-    """Find the size (H, W) that all frames have, which are given as (name, size).
+    """Find the size that all frames have, which are given as (name, size).
+
+    Returns:
+        (H, W) in pixels
 
     Raises:
         MediaError: `frames`, two sizes.

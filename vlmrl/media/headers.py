@@ -57,9 +57,12 @@ class Sizing:
         )
 
     def target(self, height: int, width: int, *, frames: int) -> tuple[int, int]:
-        """Compute (height, width) after resizing. A video's frames share `video_total_pixels` evenly; that lowers their cap, but not
+        """Compute the size after resizing. A video's frames share `video_total_pixels` evenly; that lowers their cap, but not
         below `min_pixels`. All frames count: qwen-vl-utils divides its `total_pixels` by half of them, those of a temporal patch
         together, so the same frames need twice its number here.
+
+        Returns:
+            (height, width) in pixels, multiples of patch_size * merge_size
 
         Raises:
             MediaError: `aspect`.
@@ -107,7 +110,10 @@ PLANS: Catalogue[Callable[[BinaryIO, Sizing, bool], Planned]] = Catalogue(
 
 
 def read_image_size(file: BinaryIO, name: str = "image") -> tuple[int, int]:
-    """Read (H, W) after EXIF orientation, and no more of the file than that takes.
+    """Read the size after EXIF orientation, and no more of the file than that takes.
+
+    Returns:
+        (H, W) in pixels
 
     Raises:
         MediaError: as `image.image_size`.

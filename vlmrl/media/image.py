@@ -25,7 +25,10 @@ _PNG_MAY_ROTATE = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")
 
 
 def decode_image(data: bytes) -> np.ndarray:
-    """Decode all pixels of the first frame, uint8 [H, W, 3], with EXIF orientation applied and transparency on white.
+    """Decode all pixels of the first frame, with EXIF orientation applied and transparency on white.
+
+    Returns:
+        uint8 [H, W, 3]
 
     Raises:
         MediaError: `format` (not a JPEG, PNG or WebP), `too_large`, `truncated` or `corrupt`.
@@ -47,7 +50,10 @@ def decode_image(data: bytes) -> np.ndarray:
 
 
 def image_size(data: bytes) -> tuple[int, int]:
-    """Read (H, W) after EXIF orientation, without decoding pixels (except for PNG files that may carry an orientation at their end).
+    """Read the size after EXIF orientation, without decoding pixels (except for PNG files that may carry an orientation at their end).
+
+    Returns:
+        (H, W) in pixels
 
     Raises:
         MediaError: as `decode_image`, as far as the header shows it.

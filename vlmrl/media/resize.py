@@ -19,10 +19,13 @@ _CHUNK_PIXELS = 16 * 1920 * 1080
 
 
 def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """Plan (height, width) in multiples of `factor`, with an area within [min_pixels, max_pixels], close to the given shape.
+    """Plan the size in multiples of `factor`, with an area within [min_pixels, max_pixels], close to the given shape.
 
     The rule of qwen-vl-utils 0.0.14 (`vision_process.smart_resize`). Where that gives a side of zero (a very thin picture under
     a very small `max_pixels`), this is an error.
+
+    Returns:
+        (height, width) in pixels
 
     Raises:
         MediaError: `aspect`, the sides differ too much.
@@ -75,9 +78,12 @@ def single_thread() -> Iterator[None]:
 
 
 def resize(frames: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize, antialiased bicubic: uint8 [T, H, W, C] to uint8 [T, height, width, C], rounded and clamped. Deterministic.
+    """Resize frames, uint8 [T, H, W, C], antialiased bicubic, rounded and clamped. Deterministic.
 
     Each frame is resized by itself, so the result does not depend on what else is in the array.
+
+    Returns:
+        uint8 [T, height, width, C]; `frames` itself where they have that size
     """
     import torch  # here, so that what needs only sizes starts without it
 

@@ -54,7 +54,11 @@ class VideoFrames:
 
 
 def shown_times(packets: container.Packets, requests: np.ndarray) -> np.ndarray:
-    """Look up when the frames on screen at `requests` [T] come on screen: `VideoFrames.times` of a regular file, float64 [T] in seconds."""
+    """Look up when the frames on screen at `requests` [T] come on screen.
+
+    Returns:
+        `VideoFrames.times` of a regular file, float64 [T] in seconds
+    """
     return packets.times[frames_on_screen(packets.times, requests)]
 
 

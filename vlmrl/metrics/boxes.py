@@ -135,6 +135,9 @@ def sides(frame: CoordinateFrame, size: tuple[float, float]) -> tuple[float, flo
 def convert(values: Sequence[float], size: tuple[float, float], *, source: CoordinateFrame, target: CoordinateFrame) -> tuple[float, ...]:
     """Convert coordinates x, y, x, y, ... of a point or box to another frame; `size` is (width, height) in pixels of the picture.
 
+    Returns:
+        As many coordinates, in the units of `target`
+
     Raises:
         ValueError: an odd number of values, or a side that is not positive.
     """

@@ -163,6 +163,7 @@ def arguments_score(pred: Action, gold: Action, *, radius: float = RADIUS) -> fl
     if gold.kind in POINTING:
         if pred.point is None:
             return None if gold.box is None and gold.point is None else 0.0
+        # a true box says more than a point within it, so the radius counts only where there is none
         if gold.box is not None:
             return float(point_in_box(pred.point, gold.box))
         return None if gold.point is None else float(distance(pred.point, gold.point) <= radius)
@@ -172,5 +173,6 @@ def arguments_score(pred: Action, gold: Action, *, radius: float = RADIUS) -> fl
         return None if gold.text is None else float(pred.text is not None and normalise(pred.text) == normalise(gold.text))
     if gold.kind == "input_text":
         return None if gold.text is None else token_f1(pred.text, gold.text) if pred.text is not None else 0.0
+    # any other action, those of plug-ins too: what the truth states must agree
     score = 1.0 if gold.status is None else float(pred.status == gold.status)
     return score * (token_f1(pred.text or "", gold.text) if gold.text is not None else 1.0)

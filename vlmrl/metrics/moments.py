@@ -100,6 +100,9 @@ def highlight_average_precision(query: HighlightQuery, level: str = "very_good")
 
     Clips of equal score enter together. 0 for an annotator without a highlight, 1 where every clip is one.
 
+    Returns:
+        One AP per annotator, each in [0, 1]
+
     Raises:
         ValueError: clips, saliencies and scores do not fit together.
     """

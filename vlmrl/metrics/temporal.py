@@ -31,6 +31,9 @@ def parse_time_span(text: str, *, take: Literal["first", "last"] = "last") -> Sp
 
     Taken in this order: the last (or first) `a to b` (also `a and b`, `a - b`, with `s` or `m:s` forms), JSON `{"time": [a, b]}`, the
     first two numbers. The order of the two is not changed. Linear in the length of the text.
+
+    Returns:
+        (first, second) time in seconds, in the order in which they stand
     """
     tail = re.sub(r"\s+", " ", text[-_CAP:] if take == "last" else text[:_CAP])
     pairs = _PAIR.findall(tail)

@@ -138,6 +138,9 @@ def read_choice(answer: str, options: Sequence[str] = ()) -> str | None:
     named (`the answer is B`), single capital letters in a sentence (not `A` or `I` as a word), and the text of an option in a
     sentence. The first of these that says anything decides; different letters in it, or a letter next to the text of another
     option, are ambiguous. Negations are not understood. Linear in the length of the text.
+
+    Returns:
+        A letter of the options; without options any letter
     """
     texts = option_texts(options)
     plain = " ".join(answer[-_CAP:].split()).strip("\"'*` ")

@@ -23,6 +23,9 @@ def check_of(name: Check, sample: Sample) -> Callable[[str], bool] | None:
     `options`; where the row's own answer names no option (yes or no without options), equality. `math` (answer type `math`):
     `metrics.math.equivalent`.
 
+    Returns:
+        (answer) -> whether it is right
+
     Raises:
         ValueError: the row's options cannot be used.
     """

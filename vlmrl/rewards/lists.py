@@ -56,7 +56,11 @@ def hits(lines: Sequence[str], sample: Sample) -> list[float]:
 
 
 def later_gain(hit: Sequence[float]) -> list[float]:
-    """Sum the discounted gain from each rank on: sum over j >= k of hit_j / log2(j + 1), ranks from 1. Earlier ranks count for nobody."""
+    """Sum the discounted gain from each rank on: sum over j >= k of hit_j / log2(j + 1), ranks from 1. Earlier ranks count for nobody.
+
+    Returns:
+        One gain per rank, in the order of `hit`
+    """
     out: list[float] = []
     total = 0.0
     # from the last rank to the first: every suffix sum in one pass

@@ -211,7 +211,11 @@ class Powers:
 
 def first_places(keys: np.ndarray, k: int) -> list[int]:
     """Find the places of the k smallest keys, smallest first and earlier places first among equals: the beginning of a stable sort,
-    without sorting the rest. All of them when there are no more. Keys are not NaN."""
+    without sorting the rest. All of them when there are no more. Keys are not NaN.
+
+    Returns:
+        Indices into `keys`, at most k
+    """
     if k < len(keys):
         # all keys up to the k-th smallest: more than k where some tie with it, and then the earliest places win
         places = np.flatnonzero(keys <= np.partition(keys, k - 1)[k - 1])

@@ -76,7 +76,11 @@ class Ledger:
 
     def written_since(self, mark: int) -> tuple[list[str], int]:
         """Find the samples whose rows were written after a mark (0: all), each once, and the mark of now. So a reader of a large ledger
-        looks at what is new only. Marks are of this object: they are not part of its state, and after loading all rows are new."""
+        looks at what is new only. Marks are of this object: they are not part of its state, and after loading all rows are new.
+
+        Returns:
+            (sample ids, latest write first; the mark of now)
+        """
         out: list[str] = []
         for sample_id in reversed(self._written):  # in the order of the latest write
             if self._written[sample_id] <= mark:

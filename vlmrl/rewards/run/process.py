@@ -85,7 +85,11 @@ class WorkerProcess:
         self._exchange(b"", 0, seconds)
 
     def ask(self, request: str, seconds: float) -> dict[str, Any]:
-        """Send a request and wait for the answer. `request`: a JSON object without its closing brace; a number is added and must return.
+        """Send a request and wait for the answer.
+
+        Args:
+            request: a JSON object without its closing brace: a number is added, and must come back.
+            seconds: deadline of the answer.
 
         Raises:
             WorkerLost: it died, or did not answer in time.

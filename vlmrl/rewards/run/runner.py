@@ -204,6 +204,9 @@ class RewardRunner:
         With `more_columns` there are such besides these, and rows that none of these judges may be theirs.
 
         Rewards that fail are one problem for all rows on which they fail in one way: a function that cannot run fails on every row.
+
+        Returns:
+            One line per problem; empty where every gold answer wins
         """
         extras = {name: {} if (entry := self._entry(name)) is None else entry.extra for name, _, _ in self.columns}
         # a copy without the columns that know no gold answer; the totals below are then of the others alone

@@ -253,7 +253,7 @@ class Pen:
             self.problems.append(f"{where}: a time of {key:g} s in a picture")
             return None
         near = min(range(len(times)), key=lambda i: abs(times[i] - key))
-        # half of the widest gap between shown frames: any time within the clip is that near to one of them
+        # half of the widest gap between shown frames: any time between two of them is that near to one
         reach = max((b - a for a, b in pairwise(times)), default=float("inf")) / 2
         if abs(times[near] - key) > reach + 1e-6:
             self.problems.append(f"{where}: no frame was shown near {key:g} s")

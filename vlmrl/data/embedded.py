@@ -37,7 +37,7 @@ def content_of(text: str, place: str) -> bytes:
     if len(coded) > VIDEO_BYTES // 3 * 4:
         raise RowError("too_large", f"'{place}': {len(coded)} characters of base64; the limit is {VIDEO_BYTES} bytes")
     try:
-        # line breaks belong to base64 as mail has it; any other foreign character makes it invalid instead of being skipped
+        # line breaks are usual in base64 (MIME); any other foreign character makes it invalid instead of being skipped
         data = base64.b64decode("".join(coded.split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise RowError("base64", f"'{place}' is not valid base64: {error}") from error

@@ -95,7 +95,6 @@ class PlannedTokens:
 
     def __init__(self, argue: Argue):
         self._argue = argue
-        # by kind and size alone: asking runs the processor, whose number of tokens depends on nothing else
         self._known: dict[tuple[MediaKind, Grid], int] = {}
         self._lock = threading.Lock()
 

@@ -120,7 +120,7 @@ def _track(moov: bytes, file: BinaryIO) -> IsoTrack | None:
     (scale, length), (movie_scale, _) = _clock(media), _clock(movie)
     codec, width, height, extra = _entry(_only(table, b"stsd"))
     steps = _runs(_only(table, b"stts"), ">I")
-    # the last step says how long the last frame stays, and may be 0; any other would show two frames at once
+    # the last step says how long the last frame stays, and may be 0; any other 0 would give two frames one decoding time
     if codec is None or scale < 1 or movie_scale < 1 or len(steps) < 1 or not (steps[:-1] > 0).all():
         return None
     # decoding times [n] from the steps (stts), shown at decoding time + shift (ctts), both in ticks of the track's clock

@@ -73,7 +73,7 @@ def check_whole(data: bytes) -> None:
             _check_restarts(jpeg, scan, data)
     if jpeg.kind < _ARITHMETIC:
         known = _decodes(b"".join([_SOI, *jpeg.pieces, _EOI]))
-        # the slow check, only where FFmpeg cannot read the file or does not look at its last unit
+        # three more decodings, only where FFmpeg cannot read the file or does not look at its last unit
         if not known or jpeg.width * jpeg.height <= _SMALL:
             _check_padded(jpeg, data)
 

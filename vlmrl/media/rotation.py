@@ -127,7 +127,7 @@ def _payloads(message: bytes) -> Iterator[int]:
     # emulation prevention: a 3 is put behind two zeros, so that no start code occurs in the data
     message = message.replace(b"\0\0\3", b"\0\0")
     position = 0
-    # type and length are each a run of 255 and a last byte; a lone 0x80 are the stop bit and padding
+    # type and length are each a run of 255 and a last byte; a lone 0x80 is the stop bit with its padding
     while position + 2 <= len(message) and not (position == len(message) - 1 and message[position] == 0x80):
         kind = length = 0
         while position < len(message) and message[position] == 255:

@@ -69,7 +69,7 @@ class PlanCache:
         if row is not None:
             state, handle, fault = json.loads(row[0])
             return state, MediaError(*fault) if handle is None else _handle(handle)
-        # before looking: a file that changes meanwhile then has another state than the one stored, and is looked at again
+        # before looking: a file that changes meanwhile then has another state than the one stored, which shows that it changed
         state = state_of(ref, root)
         try:
             found = self._look(ref, root)

@@ -37,7 +37,7 @@ class ForeignRow(Protocol):
     def videos(self) -> int: ...
 
     def coordinates(self, values: object, place: str) -> list[Any]:
-        """[x, y] or [x1, y1, x2, y2] in the frame that the source converts to, rounded to two decimals.
+        """Convert to [x, y] or [x1, y1, x2, y2] in the frame that the source converts to, rounded to two decimals.
 
         Raises:
             RowError: they are no coordinates, or their frame is not stated or contradicts them.
@@ -45,11 +45,11 @@ class ForeignRow(Protocol):
         ...
 
     def time(self, value: object) -> float:
-        """Seconds. Raises RowError as `answers.coordinates.convert_time`."""
+        """Convert to seconds. Raises RowError as `answers.coordinates.convert_time`."""
         ...
 
     def span(self, values: object) -> list[float]:
-        """[start, end] in seconds. Raises RowError as `answers.coordinates.convert_span`."""
+        """Convert to [start, end] in seconds. Raises RowError as `answers.coordinates.convert_span`."""
         ...
 
 
@@ -146,13 +146,13 @@ def parts_of(value: object, keys: Sequence[str], name: str) -> dict[str, Any]:
 
 
 def require_video(row: ForeignRow, name: str) -> None:
-    """Raises RowError (`answer`) unless the row shows one video and nothing else."""
+    """Check that the row shows one video and nothing else. Raises RowError (`answer`)."""
     if (row.videos, row.images) != (1, 0):
         raise RowError("answer", f"'{name}' is about one video, the row has {row.images} image(s) and {row.videos} video(s)")
 
 
 def require_parts(parts: Mapping[str, Any], keys: Sequence[str], name: str) -> None:
-    """Raises RowError (`missing_key`) unless all keys are there."""
+    """Check that all keys are there. Raises RowError (`missing_key`)."""
     missing = [key for key in keys if key not in parts]
     if missing:
         raise RowError("missing_key", f"the gold answer has no '{missing[0]}', which '{name}' needs")

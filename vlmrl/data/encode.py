@@ -184,7 +184,7 @@ class Encoder:
         return self.encode_shown(sample, answer_format, [PromptMedium(one.handle, one.frames) for one in found])
 
     def encode_shown(self, sample: Sample, answer_format: str, shown: Sequence[PromptMedium]) -> Prompt:
-        """As `encode`, with media that are decoded already.
+        """Make the prompt as `encode` does, with media that are decoded already.
 
         Raises:
             RowError: as `encode`.

@@ -287,10 +287,13 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any, str]]:
 
 
 def check_whole(file: BinaryIO) -> None:
-    """Raises MediaError for an ISO file that ends within its index or has none (`truncated`), or has a second one (`corrupt`): files
-    that were joined end to end, of which players show the first.
+    """Check that an ISO file has one whole index.
 
     A file whose `moov` comes first can be read up to where it was cut; how much is there is then measured.
+
+    Raises:
+        MediaError: `truncated`, it ends within its index or has none; `corrupt`, it has a second one: files that were joined end to
+            end, of which players show the first.
     """
     size = file.seek(0, io.SEEK_END)
     position, indexes = 0, 0

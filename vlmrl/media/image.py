@@ -107,7 +107,7 @@ def _open(data: bytes) -> Image.Image:
 
 
 def check_size(width: int, height: int) -> None:
-    """Raises MediaError (`corrupt`, `too_large`) for a declared size that is not decoded."""
+    """Check a declared size before it is decoded. Raises MediaError (`corrupt`, `too_large`)."""
     if width < 1 or height < 1:
         raise MediaError("corrupt", f"image: declares {width}x{height} pixels")
     if width * height > MAX_PIXELS:

@@ -85,7 +85,7 @@ def resolve_decoder(decoder: Decoder) -> Backend:
 
 
 def check_bounds(width: int, height: int, duration: float | None, n_frames: int) -> None:
-    """Raises MediaError (`corrupt`, `too_large`) for declared sizes that are not decoded."""
+    """Check declared sizes before they are decoded. Raises MediaError (`corrupt`, `too_large`)."""
     if width < 1 or height < 1:
         raise MediaError("corrupt", f"video: declares {width}x{height} pixels")
     if width * height > MAX_FRAME_PIXELS:

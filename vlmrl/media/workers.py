@@ -277,7 +277,7 @@ class _Worker:
         return answer, np.frombuffer(body, dtype=np.uint8).reshape(shape)
 
     def verdict(self) -> str | None:
-        """How the process ended, in words; it is killed if it has not."""
+        """Say how the process ended, in words; it is killed if it has not."""
         try:
             code = self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

@@ -151,7 +151,7 @@ class News:
         return {sample_id: list(values) for sample_id, values in self._seen.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises CheckpointError for anything but four numbers of a known sample."""
+        """Load what `state_dict` wrote. Raises CheckpointError for anything but four numbers of a known sample."""
         check_entries(state, self._ids, 4, "sampler state: news")
         self._seen = {sample_id: (int(v[0]), float(v[1]), int(v[2]), int(v[3])) for sample_id, v in state.items()}
         self._writes = Writes()
@@ -182,7 +182,7 @@ class InFlight:
         return dict(self._since)
 
     def load_state_dict(self, state: dict[str, Any], known: Iterable[str]) -> None:
-        """Raises CheckpointError for anything but a step of a known sample."""
+        """Load what `state_dict` wrote. Raises CheckpointError for anything but a step of a known sample."""
         check_entries({k: [v] for k, v in state.items()}, known, 1, "sampler state: in flight")
         self._since = {k: int(v) for k, v in state.items()}
 

@@ -74,7 +74,7 @@ def answer_seed(seed: int, sample_id: str, k: int) -> int:
 
 
 def check_samples(samples: int) -> None:
-    """Raises ValueError unless at least one answer per prompt is wanted."""
+    """Check that at least one answer per prompt is wanted. Raises ValueError."""
     if samples < 1:
         raise ValueError(f"samples must be at least 1, got {samples}")
 

@@ -197,7 +197,7 @@ class RewardRunner:
         return entry is None or bool(entry.extra.get("foreign", False)) or not entry.ours
 
     def self_test(self, samples: Sequence[Sample], answer_format: str, *, more_columns: bool = False) -> list[str]:
-        """Problems found by scoring gold and junk answers: gold must get the highest total of all and junk less.
+        """Score gold and junk answers, and list what is wrong: gold must get the highest total of all and junk less.
 
         A reward that cannot tell them apart would train on noise. Columns that ask a service are left out: a judge need not give the
         gold answer its maximum, and nothing is asked before the run. So are those that stand in for ground truth: they know no gold answer.

@@ -100,7 +100,7 @@ class AnswerType:
         """Check the ground truth of a row.
 
         Returns:
-            `gt` as rows keep it, with values in the form that `write` and `score` read
+            `gt` as rows keep it, with values in the form that `write` and `score` read.
 
         Raises:
             RowError: `missing_key`, `bad_type` or `bad_value`, with the key.
@@ -115,7 +115,7 @@ class AnswerType:
         """Read and score one answer (the text between the tags; None: there is none).
 
         Returns:
-            Prediction and gold answer as flat numbers, and the scores by name, each in [0, 1]; `main` is always among them
+            Prediction and gold answer as flat numbers, and the scores by name, each in [0, 1]; `main` is always among them.
 
         Raises:
             ValueError: the row lacks what scoring needs.

@@ -70,7 +70,7 @@ def lettered(options: Sequence[str]) -> list[str]:
     """Put letters in front of options: as they are if they have A, B, ... already, else with `A. `, `B. `, ...
 
     Returns:
-        The options in their order, each with its letter
+        The options in their order, each with its letter.
 
     Raises:
         RowError: `options`: more than 26, or letters that are not A, B, ... in order.

@@ -45,7 +45,7 @@ def convert_box(
         size: of the picture; needed unless both frames are normalised (and for `pixel` always, to check the range).
 
     Returns:
-        [x1, y1, x2, y2] in the units of `target`, with at most two decimals
+        [x1, y1, x2, y2] in the units of `target`, with at most two decimals.
 
     Raises:
         RowError: `frame` (not declared, or contradicted by the values), `bad_type`, `not_finite` or `bad_value` (no area).
@@ -70,7 +70,7 @@ def convert_point(
     """Convert a point to the target frame; `yxyx` means that y is given first.
 
     Returns:
-        [x, y] in the units of `target`, with at most two decimals
+        [x, y] in the units of `target`, with at most two decimals.
 
     Raises:
         RowError: as `convert_box`.

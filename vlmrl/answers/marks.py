@@ -271,7 +271,7 @@ def mask_rectangles(mask: np.ndarray) -> tuple[Point, ...]:
     """Cover a mask (bool [H, W]) with rectangles: opposite corners in percent, two by two; at most `MASK_SIDE` rows and columns of it.
 
     Returns:
-        (x, y) in percent: two opposite corners for each rectangle, one after the other
+        (x, y) in percent: two opposite corners for each rectangle, one after the other.
     """
     rows, columns = (np.linspace(0, side - 1, min(side, MASK_SIDE)).round().astype(int) for side in mask.shape)
     grid = mask[np.ix_(rows, columns)]

@@ -136,7 +136,7 @@ def raw_rows(path: Path, blank: Callable[[], None] = lambda: None) -> Iterator[t
         blank: called for each empty line, which is no row.
 
     Yields:
-        (number within the source from 1, row)
+        (number within the source from 1, row).
 
     Raises:
         DataError: as `read_source`.

@@ -62,6 +62,6 @@ def sizes(tensors: Mapping[str, Stored]) -> tuple[int, int]:
     """Count (numbers, bytes) of all tensors.
 
     Returns:
-        (numbers, bytes); types that are not known count 4 bytes each
+        (numbers, bytes); types that are not known count 4 bytes each.
     """
     return sum(t.count for t in tensors.values()), sum(t.count * BYTES.get(t.dtype, 4) for t in tensors.values())

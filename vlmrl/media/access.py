@@ -170,7 +170,7 @@ def read_media(root: Path, path: str, *, max_bytes: int) -> bytes:
     """Read the content of `path` under `root`; hash and decode these bytes, not the path again.
 
     Returns:
-        All bytes of the file
+        All bytes of the file.
 
     Raises:
         MediaError: as `open_media`.

@@ -46,7 +46,7 @@ class Writer(Protocol):
         """Make the ids of a prompt. `media`: its handles with their frames.
 
         Returns:
-            (token ids, kinds of tokens by the name of the model's argument)
+            (token ids, kinds of tokens by the name of the model's argument).
 
         Raises:
             RowError: `placeholder`: the processor refuses it.
@@ -85,7 +85,7 @@ def blank(grid: Grid) -> np.ndarray:
     """Make black frames of this number and size, in hardly any memory: what a processor makes of sizes does not depend on colours.
 
     Returns:
-        uint8 [T, h, w, 3] for a grid (T, h, w) in frames and pixels; one pixel seen many times, read-only
+        uint8 [T, h, w, 3] for a grid (T, h, w) in frames and pixels; one pixel seen many times, read-only.
     """
     return np.broadcast_to(np.zeros((1, 1, 1, 3), dtype=np.uint8), (*grid, 3))
 

@@ -96,7 +96,7 @@ def stated_times(ref: MediaRef, count: int) -> tuple[np.ndarray, float]:
     At `fps` every frame stays as long; with times of their own the last one stays as long as the others do on average.
 
     Returns:
-        (when each frame comes on screen, float64 [count] in seconds; when the last one leaves it)
+        (when each frame comes on screen, float64 [count] in seconds; when the last one leaves it).
     """
     if ref.times is None:
         assert ref.fps is not None, "frames have times or fps: `data.row`"
@@ -109,7 +109,7 @@ def seen_places(ref: MediaRef, root: Path) -> tuple[tuple[str, int, int], ...] |
     """Find `Bundle.places` without opening a picture; None where opening tells what is wrong.
 
     Returns:
-        (path, size in bytes, time of modification in nanoseconds) of each picture
+        (path, size in bytes, time of modification in nanoseconds) of each picture.
 
     Raises:
         MediaError: as `frames_of`.
@@ -173,7 +173,7 @@ def same_sizes(sizes: Sequence[tuple[str, tuple[int, int]]]) -> tuple[int, int]:
     """Find the size that all frames have, which are given as (name, size).
 
     Returns:
-        (H, W) in pixels
+        (H, W) in pixels.
 
     Raises:
         MediaError: `frames`, two sizes.

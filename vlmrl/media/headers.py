@@ -50,7 +50,7 @@ class Sizing:
         """Choose the times at which frames are asked for.
 
         Returns:
-            (times, float64 [T] in seconds; seconds between two of them)
+            (times, float64 [T] in seconds; seconds between two of them).
         """
         return request_times(
             info, fps=self.fps, min_frames=self.min_frames, max_frames=self.max_frames, frame_factor=self.temporal_patch_size
@@ -62,7 +62,7 @@ class Sizing:
         together, so the same frames need twice its number here.
 
         Returns:
-            (height, width) in pixels, multiples of patch_size * merge_size
+            (height, width) in pixels, multiples of patch_size * merge_size.
 
         Raises:
             MediaError: `aspect`.
@@ -113,7 +113,7 @@ def read_image_size(file: BinaryIO, name: str = "image") -> tuple[int, int]:
     """Read the size after EXIF orientation, and no more of the file than that takes.
 
     Returns:
-        (H, W) in pixels
+        (H, W) in pixels.
 
     Raises:
         MediaError: as `image.image_size`.

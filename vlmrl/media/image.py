@@ -28,7 +28,7 @@ def decode_image(data: bytes) -> np.ndarray:
     """Decode all pixels of the first frame, with EXIF orientation applied and transparency on white.
 
     Returns:
-        uint8 [H, W, 3]
+        uint8 [H, W, 3].
 
     Raises:
         MediaError: `format` (not a JPEG, PNG or WebP), `too_large`, `truncated` or `corrupt`.
@@ -53,7 +53,7 @@ def image_size(data: bytes) -> tuple[int, int]:
     """Read the size after EXIF orientation, without decoding pixels (except for PNG files that may carry an orientation at their end).
 
     Returns:
-        (H, W) in pixels
+        (H, W) in pixels.
 
     Raises:
         MediaError: as `decode_image`, as far as the header shows it.

@@ -64,7 +64,7 @@ def content_of(ref: MediaRef, root: Path) -> tuple[bytes, str, Place]:
     """Read a medium's file or files.
 
     Returns:
-        (what is decoded, its SHA-256 in hexadecimal, the place of what was read)
+        (what is decoded, its SHA-256 in hexadecimal, the place of what was read).
     """
     if ref.as_frames:
         from vlmrl.media.frames import read_bundle

@@ -25,7 +25,7 @@ def smart_resize(height: int, width: int, *, factor: int, min_pixels: int, max_p
     a very small `max_pixels`), this is an error.
 
     Returns:
-        (height, width) in pixels
+        (height, width) in pixels.
 
     Raises:
         MediaError: `aspect`, the sides differ too much.
@@ -83,7 +83,7 @@ def resize(frames: np.ndarray, height: int, width: int) -> np.ndarray:
     Each frame is resized by itself, so the result does not depend on what else is in the array.
 
     Returns:
-        uint8 [T, height, width, C]; `frames` itself where they have that size
+        uint8 [T, height, width, C]; `frames` itself where they have that size.
     """
     import torch  # here, so that what needs only sizes starts without it
 

@@ -43,7 +43,7 @@ def orientation_of(a: float, b: float, c: float, d: float) -> int:
     """Find the orientation that a display matrix asks for, in any unit. One that maps the picture to a line or a point says nothing (0).
 
     Returns:
-        Quarter turns counter-clockwise, 0 to 3, plus `MIRRORED`: what `upright` takes
+        Quarter turns counter-clockwise, 0 to 3, plus `MIRRORED`: what `upright` takes.
 
     Raises:
         MediaError: `format`: it turns by something else than quarters, or shears.

@@ -39,7 +39,7 @@ def request_times(info: VideoInfo, *, fps: float, min_frames: int, max_frames: i
     frame `frame_factor` times.
 
     Returns:
-        (times asked for, float64 [T] in seconds; spacing between them in seconds)
+        (times asked for, float64 [T] in seconds; spacing between them in seconds).
 
     Raises:
         ValueError: no multiple of `frame_factor` lies within [min_frames, max_frames].
@@ -63,7 +63,7 @@ def frames_on_screen(times: np.ndarray, requests: np.ndarray) -> np.ndarray:
     """Find the frame on screen at each request. `times`: when each frame comes on screen, ascending, in seconds.
 
     Returns:
-        Numbers of frames, int [T]: the last that came on screen by the request
+        Numbers of frames, int [T]: the last that came on screen by the request.
     """
     return np.searchsorted(times, requests + TICK, side="right") - 1
 

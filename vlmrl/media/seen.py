@@ -86,7 +86,7 @@ def state_of(ref: MediaRef, root: Path) -> str:
     """Hash path, size and time of modification of a medium's file or files: while the hash stays, so does what is found of it.
 
     Returns:
-        16 hexadecimal digits
+        16 hexadecimal digits.
     """
     try:
         place: Any = seen_place(ref, root)

@@ -57,7 +57,7 @@ def shown_times(packets: container.Packets, requests: np.ndarray) -> np.ndarray:
     """Look up when the frames on screen at `requests` [T] come on screen.
 
     Returns:
-        `VideoFrames.times` of a regular file, float64 [T] in seconds
+        `VideoFrames.times` of a regular file, float64 [T] in seconds.
     """
     return packets.times[frames_on_screen(packets.times, requests)]
 
@@ -134,7 +134,7 @@ def read_video_info(file: BinaryIO) -> tuple[VideoInfo, IsoTrack | None]:
     """Read what `probe_video` finds, without decoding where headers suffice.
 
     Returns:
-        (sides, duration and number of frames; the sample tables, for a plain MP4 or MOV file, else None)
+        (sides, duration and number of frames; the sample tables, for a plain MP4 or MOV file, else None).
 
     Raises:
         MediaError: `format`, `corrupt`, `truncated`, `no_frames` or `too_large`.
@@ -170,7 +170,7 @@ def read_frames(data: bytes, requests: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """Decode the frames on screen at these times, float64 [T] ascending from 0, in seconds, by PyAV.
 
     Returns:
-        (frames uint8 [T, H, W, 3] upright, when each comes on screen float64 [T] in seconds)
+        (frames uint8 [T, H, W, 3] upright, when each comes on screen float64 [T] in seconds).
 
     Raises:
         MediaError: as `read_video`.

@@ -264,7 +264,7 @@ class _Worker:
         """Send one medium, and wait for what comes back.
 
         Returns:
-            (answer, frames uint8 [T, h, w, 3], or None where the answer is an error)
+            (answer, frames uint8 [T, h, w, 3], or None where the answer is an error).
         """
         until = time.monotonic() + seconds
         _send(self.line, header, data, until)

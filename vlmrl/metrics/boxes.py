@@ -48,7 +48,11 @@ def _intersection(a: Box, b: Box) -> float:
 
 
 def iou(a: Box, b: Box) -> float:
-    """Compute intersection over union, in [0, 1]; 0 if the union has no area, and for a box whose corners are not in order."""
+    """Compute intersection over union.
+
+    Returns:
+        In [0, 1]; 0 if the union has no area, and for a box whose corners are not in order.
+    """
     if not (valid(a) and valid(b)):
         return 0.0
     inter = _intersection(a, b)
@@ -56,9 +60,12 @@ def iou(a: Box, b: Box) -> float:
 
 
 def giou(a: Box, b: Box) -> float:
-    """Compute generalised IoU, in (-1, 1]: IoU - (hull - union) / hull, with the hull the smallest box around both (arXiv:1902.09630).
+    """Compute generalised IoU: IoU - (hull - union) / hull, with the hull the smallest box around both (arXiv:1902.09630).
 
     A box without area counts as a point or line; 0 if the hull has no area either.
+
+    Returns:
+        In (-1, 1].
     """
     inter = _intersection(a, b)
     union = area(a) + area(b) - inter
@@ -69,10 +76,13 @@ def giou(a: Box, b: Box) -> float:
 
 
 def ciou(pred: Box, gold: Box) -> float:
-    """Compute complete IoU (arXiv:1911.08287): IoU - rho^2 / c^2 - alpha * v, at most 1 and negative for boxes far apart.
+    """Compute complete IoU (arXiv:1911.08287): IoU - rho^2 / c^2 - alpha * v.
 
     rho: distance of the centres; c: diagonal of the hull; v compares the aspect ratios; alpha = v / (1 - IoU + v). A prediction
     whose corners are not in order gets -1.
+
+    Returns:
+        At most 1, and negative for boxes far apart.
 
     Raises:
         ValueError: the gold box has no area.
@@ -109,10 +119,13 @@ MEASURES = {"iou": iou, "giou": giou, "ciou": ciou}
 
 
 def matched_score(pred: Sequence[Box], gold: Sequence[Box], measure: Measure = "iou") -> float:
-    """Compare two lists: the best one-to-one assignment, each pair clamped at 0, over the longer length. In [0, 1].
+    """Compare two lists: the best one-to-one assignment, each pair clamped at 0, over the longer length.
 
     Order does not matter; a repeated or superfluous box lowers the score; two empty lists score 1. This is the spatial grounding
     score of FGRPO (arXiv:2604.08476, eq. 1) with `measure="ciou"`; the clamp is ours, since the paper puts the score into [0, 1].
+
+    Returns:
+        In [0, 1].
     """
     if not pred or not gold:
         return float(len(pred) == len(gold))
@@ -136,7 +149,7 @@ def convert(values: Sequence[float], size: tuple[float, float], *, source: Coord
     """Convert coordinates x, y, x, y, ... of a point or box to another frame; `size` is (width, height) in pixels of the picture.
 
     Returns:
-        As many coordinates, in the units of `target`
+        As many coordinates, in the units of `target`.
 
     Raises:
         ValueError: an odd number of values, or a side that is not positive.
@@ -148,10 +161,13 @@ def convert(values: Sequence[float], size: tuple[float, float], *, source: Coord
 
 
 def parse_boxes(text: str) -> list[Box] | None:
-    """Read the boxes that an answer gives, in its order; None if it gives none. Corners are not put in order.
+    """Read the boxes that an answer gives. Corners are not put in order.
 
     Read as JSON `{"boxes": [[x1, y1, x2, y2], ...]}` (one box may stand without its own brackets), else every `[x1, y1, x2, y2]`
     in the text. Linear in the length of the text; at most 64 boxes.
+
+    Returns:
+        (x1, y1, x2, y2) of each, in the order of the answer; None if it gives none.
     """
     tail = text[-_CAP:]
     found = _json_boxes(tail)

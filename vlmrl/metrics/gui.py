@@ -155,10 +155,13 @@ def distance(a: Point, b: Point) -> float:
 
 
 def arguments_score(pred: Action, gold: Action, *, radius: float = RADIUS) -> float | None:
-    """Score how well the arguments match, in [0, 1], for two actions of the same type; None if the true one lacks its arguments.
+    """Score how well the arguments match, for two actions of the same type.
 
     Pointing: 1 inside the true box (border included), or within `radius` of the true point where there is no box. Typed text: F1 of
     the words. App name, direction and status: equality after normalising. Actions without arguments: 1.
+
+    Returns:
+        In [0, 1]; None if the true one lacks its arguments.
     """
     if gold.kind in POINTING:
         if pred.point is None:

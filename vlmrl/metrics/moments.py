@@ -44,11 +44,14 @@ def moment_map(gold: Sequence[Span], pred: Sequence[Span]) -> float:
 
 
 def moment_average_precision(gold: Sequence[Span], pred: Sequence[Span], threshold: float) -> float:
-    """Compute interpolated average precision of one query at one IoU threshold (>=), in [0, 1]; 0 without predictions.
+    """Compute interpolated average precision of one query at one IoU threshold (>=).
 
     Args:
         gold: the true moments, in seconds.
         pred: best first; `MOST_MOMENTS` count. Each takes the free true moment with the largest IoU, if that reaches the threshold.
+
+    Returns:
+        In [0, 1]; 0 without predictions.
 
     Raises:
         ValueError: no true moments.
@@ -101,7 +104,7 @@ def highlight_average_precision(query: HighlightQuery, level: str = "very_good")
     Clips of equal score enter together. 0 for an annotator without a highlight, 1 where every clip is one.
 
     Returns:
-        One AP per annotator, each in [0, 1]
+        One AP per annotator, each in [0, 1].
 
     Raises:
         ValueError: clips, saliencies and scores do not fit together.

@@ -18,9 +18,12 @@ MRA_THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))
 
 
 def parse_number(text: str) -> float | None:
-    """Read the one number that an answer gives; None if it gives none or several different ones.
+    """Read the one number that an answer gives.
 
     Digits with thousands commas and a decimal point, or an English word up to twenty. Nothing is evaluated.
+
+    Returns:
+        The number; None if the answer gives none or several different ones.
     """
     tail = text[-_CAP:]
     found = [float(match.replace(",", "")) for match in _NUMBER.findall(tail)]

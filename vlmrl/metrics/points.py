@@ -38,10 +38,13 @@ class Segmentation:
 
 
 def parse_points(text: str) -> list[Point] | None:
-    """Read the points that an answer gives, in its order; None if it gives none.
+    """Read the points that an answer gives.
 
     Read as JSON `{"points": [[x, y], ...]}` or `{"point": [x, y]}`, else every `[x, y]` or `(x, y)` in the text; a list of four numbers
     is a box and no point. Linear in the length of the text; at most 64 points.
+
+    Returns:
+        (x, y) of each, in the order of the answer; None if it gives none.
     """
     tail = text[-_CAP:]
     value = json_object(tail)
@@ -64,7 +67,7 @@ def decode_mask(mask: Mapping[str, Any]) -> NDArray[np.bool_]:
     """Decode COCO's uncompressed run lengths `{"size": [H, W], "counts": [...]}`: columns first, starting with pixels outside.
 
     Returns:
-        bool [H, W], true on the object
+        bool [H, W], true on the object.
 
     Raises:
         ValueError: sizes or counts are not whole numbers >= 0, or the counts do not fill the picture.
@@ -97,9 +100,12 @@ def share_in_mask(points: Sequence[Point], mask: NDArray[np.bool_]) -> float:
 
 
 def set_similarity(pred: Sequence[Point], gold: Sequence[Point], *, sigma: float = SIGMA) -> float:
-    """Compute exp(-d^2 / (2 sigma^2)) with d the mean distance of the one-to-one assignment with the smallest sum; in [0, 1].
+    """Compute exp(-d^2 / (2 sigma^2)) with d the mean distance of the one-to-one assignment with the smallest sum.
 
     0 for sets of different size (the released code of arXiv:2512.03043 asks for exactly three points); 1 if both are empty.
+
+    Returns:
+        In [0, 1].
 
     Raises:
         ValueError: `sigma` is not positive.
@@ -138,10 +144,13 @@ def segmentation_of(value: Mapping[str, Any]) -> Segmentation | None:
 
 
 def segmentation_score(pred: Segmentation, gold: Segmentation, *, sigma: float = SIGMA) -> float:
-    """Score how well box, points and time agree, in [0, 1], as the released code of OneThinker (arXiv:2512.03043) weighs them.
+    """Score how well box, points and time agree, as the released code of OneThinker (arXiv:2512.03043) weighs them.
 
     Picture: IoU/2 + positive/4 + negative/4. Video (the true answer has a time): 0.3 IoU + 0.3 exp(-|dt| / 2 s) + 0.2 positive
     + 0.2 negative. 0 if a number of points differs, or a video's time is missing.
+
+    Returns:
+        In [0, 1].
     """
     if (len(pred.positive), len(pred.negative)) != (len(gold.positive), len(gold.negative)):
         return 0.0

@@ -21,7 +21,7 @@ def bootstrap_interval(
     """Compute the 95% percentile bootstrap interval of the mean; with `clusters` (one name per value), whole clusters are drawn.
 
     Returns:
-        (low, high)
+        (low, high).
 
     Raises:
         ValueError: no values, or not one cluster each.
@@ -34,13 +34,13 @@ def bootstrap_interval(
 def bootstrap_test(
     differences: Sequence[float], generator: np.random.Generator, *, clusters: Sequence[Hashable] | None = None, resamples: int = RESAMPLES
 ) -> tuple[float, float, float]:
-    """Compute `bootstrap_interval` of a mean difference, and the two-sided p value of the same resamples.
+    """Test a mean difference by the resamples of `bootstrap_interval`.
 
     p = 2 (1 + resamples on the other side of 0) / (1 + resamples), and never less than 2^(1 - m) for m clusters that differ: with few
     of them all resamples may lie on one side, and no test that only trusts the signs of m differences can say more.
 
     Returns:
-        (low, high, p)
+        (low, high, p): the 95% interval of the mean difference, and the two-sided p value.
 
     Raises:
         ValueError: no differences, or not one cluster each.
@@ -78,7 +78,11 @@ def _resampled(
 
 
 def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> float:
-    """Exact two-sided p value of McNemar's test."""
+    """Compute the exact two-sided p value of McNemar's test.
+
+    Returns:
+        In (0, 1]; 1 where no question changed.
+    """
     # only questions that changed count: under no difference each is a gain or a loss with chance 1/2
     gains = sum((not x) and y for x, y in zip(a, b, strict=True))
     losses = sum(x and (not y) for x, y in zip(a, b, strict=True))

@@ -33,7 +33,7 @@ def parse_time_span(text: str, *, take: Literal["first", "last"] = "last") -> Sp
     first two numbers. The order of the two is not changed. Linear in the length of the text.
 
     Returns:
-        (first, second) time in seconds, in the order in which they stand
+        (first, second) time in seconds, in the order in which they stand.
     """
     tail = re.sub(r"\s+", " ", text[-_CAP:] if take == "last" else text[:_CAP])
     pairs = _PAIR.findall(tail)
@@ -65,9 +65,12 @@ def _json_span(text: str) -> Span | None:
 
 
 def temporal_iou(pred: Span, gt: Span, *, sort_times: bool) -> float:
-    """Compute intersection over union of two spans in seconds, in [0, 1]; 0 if the union has no length.
+    """Compute intersection over union of two spans in seconds.
 
     `sort_times` swaps a reversed prediction (evaluation); without it a reversed prediction scores 0 (reward).
+
+    Returns:
+        In [0, 1]; 0 if the union has no length.
     """
     (s, e), (s2, e2) = pred, gt
     if s > e:

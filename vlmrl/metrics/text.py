@@ -56,7 +56,10 @@ def _f1(overlap: int, pred: int, gold: int) -> float:
 
 
 def rouge_n(pred: Sequence[str], gold: Sequence[str], n: int) -> float | None:
-    """Compute F1 of the n-grams of tokens, with their multiplicity, in [0, 1]; None for a gold answer of fewer than n tokens.
+    """Compute F1 of the n-grams of tokens, with their multiplicity.
+
+    Returns:
+        In [0, 1]; None for a gold answer of fewer than n tokens.
 
     Raises:
         ValueError: n < 1.
@@ -81,9 +84,12 @@ def rouge_l(pred: Sequence[str], gold: Sequence[str]) -> float | None:
 
 
 def mean_rouge(pred: str, gold: str) -> float | None:
-    """Average ROUGE-1, ROUGE-2 and ROUGE-L F1, in [0, 1], as rewards of open answers use it; None for a gold answer without words.
+    """Average ROUGE-1, ROUGE-2 and ROUGE-L F1, as rewards of open answers use it.
 
     A gold answer of one word has no ROUGE-2: the mean is then over the other two, so that the gold answer itself has 1.
+
+    Returns:
+        In [0, 1]; None for a gold answer without words.
     """
     ours, theirs = rouge_tokens(pred), rouge_tokens(gold)
     values = [v for v in (rouge_n(ours, theirs, 1), rouge_n(ours, theirs, 2), rouge_l(ours, theirs)) if v is not None]
@@ -140,7 +146,7 @@ def read_choice(answer: str, options: Sequence[str] = ()) -> str | None:
     option, are ambiguous. Negations are not understood. Linear in the length of the text.
 
     Returns:
-        A letter of the options; without options any letter
+        A letter of the options; without options any letter.
     """
     texts = option_texts(options)
     plain = " ".join(answer[-_CAP:].split()).strip("\"'*` ")

@@ -71,11 +71,14 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def track_iou(pred: Track, gold: Track, *, over: Over) -> float:
-    """Average IoU per frame, in [0, 1]; a frame that one of the two lacks counts 0, and no frames at all give 0.
+    """Average IoU per frame; a frame that one of the two lacks counts 0.
 
     `over` says which frames are averaged. `union`: all of both (vIoU of spatio-temporal grounding, for tracks that cover their time
     span); `gold`: the true ones (the tracking reward of arXiv:2512.03043); `common`: those of both, so that frames which the
     prediction leaves out cost nothing (its spatio-temporal reward).
+
+    Returns:
+        In [0, 1]; no frames at all give 0.
     """
     frames = {"gold": gold.keys(), "common": pred.keys() & gold.keys(), "union": pred.keys() | gold.keys()}[over]
     return sum(iou(pred[f], gold[f]) for f in frames if f in pred and f in gold) / len(frames) if frames else 0.0

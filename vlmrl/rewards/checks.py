@@ -24,7 +24,7 @@ def check_of(name: Check, sample: Sample) -> Callable[[str], bool] | None:
     `metrics.math.equivalent`.
 
     Returns:
-        (answer) -> whether it is right
+        (answer) -> whether it is right.
 
     Raises:
         ValueError: the row's options cannot be used.

@@ -59,7 +59,7 @@ def later_gain(hit: Sequence[float]) -> list[float]:
     """Sum the discounted gain from each rank on: sum over j >= k of hit_j / log2(j + 1), ranks from 1. Earlier ranks count for nobody.
 
     Returns:
-        One gain per rank, in the order of `hit`
+        One gain per rank, in the order of `hit`.
     """
     out: list[float] = []
     total = 0.0

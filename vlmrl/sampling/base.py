@@ -198,7 +198,7 @@ class Powers:
         """Look up the powers of these ages.
 
         Returns:
-            float64, same shape
+            float64, same shape.
         """
         need = int(age_N.max(initial=-1)) + 1
         have = len(self._table)
@@ -214,7 +214,7 @@ def first_places(keys: np.ndarray, k: int) -> list[int]:
     without sorting the rest. All of them when there are no more. Keys are not NaN.
 
     Returns:
-        Indices into `keys`, at most k
+        Indices into `keys`, at most k.
     """
     if k < len(keys):
         # all keys up to the k-th smallest: more than k where some tie with it, and then the earliest places win

@@ -79,7 +79,7 @@ class Ledger:
         looks at what is new only. Marks are of this object: they are not part of its state, and after loading all rows are new.
 
         Returns:
-            (sample ids, latest write first; the mark of now)
+            (sample ids, latest write first; the mark of now).
         """
         out: list[str] = []
         for sample_id in reversed(self._written):  # in the order of the latest write

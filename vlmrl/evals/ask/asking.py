@@ -72,7 +72,7 @@ def asked_by(cfg: Config, stage: StageBase, samples: Iterable[Sample]) -> dict[s
         samples: the rows that the stage trained on: their types, most rows first, and the coordinates that they say.
 
     Returns:
-        The value of `asked` in the folder's `vlmrl.json`, which `asking_of` reads
+        The value of `asked` in the folder's `vlmrl.json`, which `asking_of` reads.
     """
     types: Counter[str] = Counter()
     frames: Counter[str] = Counter()

@@ -115,7 +115,7 @@ def evaluate(
         progress: called with (answered prompts, all prompts) at the start and after each batch.
 
     Returns:
-        The records on every rank, in the order of the prompts; fewer than asked for where `stop` said yes
+        The records on every rank, in the order of the prompts; fewer than asked for where `stop` said yes.
 
     Raises:
         ValueError: several greedy answers, a batch size below 1, two prompts of one sample, or an answer type that is not known.

@@ -39,7 +39,7 @@ def sample_of(question: str, media: Sequence[tuple[MediaKind, Path]], asking: As
     """Make a row without a gold answer of the question.
 
     Returns:
-        (row, folder that its media paths are relative to)
+        (row, folder that its media paths are relative to).
 
     Raises:
         ConfigError: a file is not there, or there is no question.

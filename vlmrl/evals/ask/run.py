@@ -341,7 +341,7 @@ def task_samples(task: Task, root: Path, out: Path | None) -> tuple[list[Sample]
     """Load the rows that a task asks. Bad rows go to `<out>/<task>.quarantine.jsonl`.
 
     Returns:
-        (rows that are asked, number of rows in all)
+        (rows that are asked, number of rows in all).
 
     Raises:
         DataError: the file is missing (with the command that makes it), or a row is not valid or not of the task's kind.
@@ -388,7 +388,7 @@ def task_prompts(task: Task, root: Path, store: MediaSource, bundle: ProcessorBu
     """Make prompts of the rows that a task asks.
 
     Returns:
-        (prompts, number of rows in all)
+        (prompts, number of rows in all).
 
     Raises:
         DataError: with the rows that cannot be used and why.

@@ -151,7 +151,7 @@ class Task(Section):
         """Write the command that makes the rows, with ROOT for the folder of the official download; None where nothing is known.
 
         Returns:
-            A shell command, with DATA_ROOT for the folder of the data
+            A shell command, with DATA_ROOT for the folder of the data.
         """
         if self.prepare is None:
             return None

@@ -20,7 +20,7 @@ def constant_baseline(golds: Sequence[Span]) -> tuple[Span, float]:
     quantiles of them are, and the result is a lower bound.
 
     Returns:
-        ((start, end) in seconds, its mean IoU in [0, 1])
+        ((start, end) in seconds, its mean IoU in [0, 1]).
 
     Raises:
         ValueError: no gold spans.

@@ -82,7 +82,7 @@ def levels(records: Sequence[Record]) -> list[tuple[str, frozenset[str]]]:
     """List name and sample ids of each row: categories, then tasks and difficulties. Rows of equal questions are one, named after both.
 
     Returns:
-        (name, sample ids) of each row
+        (name, sample ids) of each row.
     """
     named = ranked(records) or _values(records, "category")
     rows = [(c, frozenset(r.sample_id for r in records if r.category == c)) for c in named if len(named) > 1]
@@ -125,7 +125,7 @@ def order(value: str) -> tuple[int, float, str]:
     """Place a label: numbers by their size, then `WORDS`, then texts.
 
     Returns:
-        Sort key
+        Sort key.
     """
     number = _number(value)
     if number is not None:

@@ -267,7 +267,7 @@ def comparisons_of(records: Mapping[str, Sequence[Record]], seed: int) -> tuple[
     """Compare each stage with the one before it, and the last with the first; also say why a pair cannot be compared.
 
     Returns:
-        ((before, after) -> comparison; one line for each pair that was refused)
+        ((before, after) -> comparison; one line for each pair that was refused).
     """
     names = list(records)
     wanted = list(pairwise(names)) + ([(names[0], names[-1])] if len(names) > 2 else [])

@@ -138,7 +138,7 @@ def settings_json(settings: GenerationSettings, engine: str = REFERENCE) -> dict
     """Write generation settings as they stand in a record; 0 and 0.0 are the same temperature. The reference engine is not named.
 
     Returns:
-        JSON values; two that are equal stand for the same generation
+        JSON values; two that are equal stand for the same generation.
     """
     return {
         "max_new_tokens": int(settings.max_new_tokens),
@@ -152,7 +152,7 @@ def sample_hash(prompt: Prompt) -> str:
     """Hash question, gold answer and processed media of a prompt; equal for two models that see the same pixels.
 
     Returns:
-        32 hexadecimal digits
+        32 hexadecimal digits.
     """
     sample = prompt.sample
     parts = {
@@ -177,7 +177,7 @@ def prompt_keys(
     """List `Record.key` of the records that this prompt will get, one per answer.
 
     Returns:
-        One key per answer, in the order of `k`
+        One key per answer, in the order of `k`.
     """
     where = fingerprint, sample_hash(prompt), prompt_ids_hash(prompt), json.dumps(settings_json(settings, engine), sort_keys=True)
     return [(*where, k, seed if settings.temperature > 0 else None) for k in range(samples)]

@@ -65,7 +65,7 @@ def time_shares(lines: Iterable[Mapping[str, Any]]) -> TimeShares:
     """Make the table of some lines of `metrics.jsonl` (all, or those of one stage). Lines without times count nothing.
 
     Returns:
-        Seconds and shares by phase, those of the wall time that no phase explains, and milestones
+        Seconds and shares by phase, those of the wall time that no phase explains, and milestones.
     """
     seconds: dict[str, float] = {}
     milestones: dict[str, float] = {}

@@ -24,7 +24,7 @@ def metric_values(answers: Answers) -> dict[str, Values]:
     """Compute every metric that applies, by the names of `METRICS` and `GROUPED`.
 
     Returns:
-        Metric -> its value and cluster per question, group or category
+        Metric -> its value and cluster per question, group or category.
     """
     out = {name: question_values(of, answers) for name, of in METRICS.items()}
     if all(is_scored(r) for rows in answers.values() for r in rows):

@@ -82,7 +82,7 @@ class RewardRunner:
         """Score a group. A column that raises or breaks its contract is None for the whole group, with the reason counted.
 
         Returns:
-            The group with its rewards [G rollouts, K columns], and how many rollouts could not be judged, by `column/reason`
+            The group with its rewards [G rollouts, K columns], and how many rollouts could not be judged, by `column/reason`.
         """
         values: list[list[float | None]] = []
         reasons: dict[str, int] = {}
@@ -206,7 +206,7 @@ class RewardRunner:
         Rewards that fail are one problem for all rows on which they fail in one way: a function that cannot run fails on every row.
 
         Returns:
-            One line per problem; empty where every gold answer wins
+            One line per problem; empty where every gold answer wins.
         """
         extras = {name: {} if (entry := self._entry(name)) is None else entry.extra for name, _, _ in self.columns}
         # a copy without the columns that know no gold answer; the totals below are then of the others alone

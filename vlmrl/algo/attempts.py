@@ -43,7 +43,7 @@ class Attempts:
 
     @staticmethod
     def of(x: AdvantageInputs, method: str) -> Attempts:
-        """`method` is how a message calls the one that asks, e.g. "advantage 'gigpo'".
+        """Find the attempts of a step's rows. `method` is how a message calls the one that asks, e.g. "advantage 'gigpo'".
 
         Raises:
             ValueError: no `trajectory_N`, or an attempt whose rows are in several groups.
@@ -51,12 +51,14 @@ class Attempts:
         trajectory_N = need(x, "trajectory_N", method)
         everyone_N = torch.ones_like(x.valid_N)
         group_N = x.group_N.double()
+        # an attempt whose largest and smallest group id differ is in several groups
         split_N = segments.maximum(group_N, trajectory_N, everyone_N) != segments.minimum(group_N, trajectory_N, everyone_N)
         if bool(split_N.any()):
             one = int(trajectory_N[split_N][0])
             raise ValueError(f"{method}: the steps of trajectory {one} are in several groups; a group is a task")
         steps_N = segments.count(trajectory_N, everyone_N)
         whole_N = segments.count(trajectory_N, x.valid_N) == steps_N
+        # of each whole attempt the row that comes first
         place_N = torch.arange(len(trajectory_N), dtype=torch.float64)
         first_N = whole_N & (segments.minimum(place_N, trajectory_N, everyone_N) == place_N)
         return Attempts(trajectory_N, whole_N, first_N, steps_N)
@@ -67,6 +69,7 @@ class Attempts:
         Returns:
             [N] float64; 0 for the rows of attempts that are not whole.
         """
+        # mean times number: the sum; attempts that are not whole have no member that counts, hence 0
         return segments.mean(reward_N, self.trajectory_N, self.whole_N) * self.steps_N
 
     def spread(self, value_N: Tensor) -> Tensor:
@@ -104,6 +107,7 @@ def returns(reward_N: Tensor, before_N: Sequence[int], gamma: float) -> Tensor:
         [N] float64; NaN spreads backwards.
     """
     out = [float(r) for r in reward_N.detach()]
+    # last turns are those that are before no other; from each the sum is carried back turn by turn
     follows = {one for one in before_N if one >= 0}
     ends = [n for n in range(len(out)) if n not in follows]
     for n in ends:
@@ -127,7 +131,8 @@ def regrouped(value_N: Tensor, key_N: Tensor, counted_N: Tensor, *, ddof: int | 
 
 
 def check_gamma(gamma: float, method: str) -> None:
-    """
+    """Check a discount.
+
     Raises:
         ValueError: it is outside [0, 1].
     """

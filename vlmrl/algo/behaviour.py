@@ -39,6 +39,7 @@ def mean_ratio(logp_NT: Tensor, old_NT: Tensor, mask_NT: Tensor) -> Tensor:
         [N] float64; 0 for a row without tokens.
     """
     gap_NT = torch.where(mask_NT, logp_NT.detach().double() - old_NT.double(), torch.zeros_like(logp_NT, dtype=torch.float64))
+    # cut before exp: one token that the policy has given up would fill the mean
     rho_NT = torch.where(mask_NT, gap_NT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp(), torch.zeros_like(gap_NT))
     return rho_NT.sum(dim=1) / mask_NT.sum(dim=1).clamp(min=1)
 

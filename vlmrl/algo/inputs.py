@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def has_axis(name: str, axis: str) -> bool:
-    """Whether a tensor of this name has `axis` first: `has_axis("ids_NT", "N")`."""
+    """Check whether a tensor of this name has `axis` first: `has_axis("ids_NT", "N")`."""
     return "_" in name and name.rpartition("_")[2].startswith(axis)
 
 
@@ -76,6 +76,7 @@ class AdvantageInputs(Inputs):
             return part[:, :tokens] if tokens is not None and name.endswith("T") else part
 
         values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        # which fields are cut is read from their names: a field `weights_K` or `memory` has no axis N and stays
         own: dict[str, Any] = {name: cut(name, value) for name, value in values.items() if has_axis(name, "N") and value is not None}
         provided = {name: cut(name, value) if has_axis(name, "N") else value for name, value in self.provided.items()}
         return dataclasses.replace(self, **own, provided=provided)

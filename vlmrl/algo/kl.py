@@ -37,6 +37,7 @@ def k2(logp_BT: Tensor, logp_ref_BT: Tensor) -> Tensor:
     Returns:
         [B, T], in nats.
     """
+    # k2 = d^2 / 2, whose gradient d * dlogp is that of the reverse KL
     return _gap(logp_BT, logp_ref_BT).square() / 2
 
 
@@ -60,6 +61,7 @@ def unbiased(logp_BT: Tensor, logp_ref_BT: Tensor, logp_old_BT: Tensor | None = 
         [B, T], in nats.
     """
     d_BT = _gap(logp_BT, logp_ref_BT)
+    # rho = pi / pi_old, 1 where no older policy is given
     old_BT = logp_BT.detach() if logp_old_BT is None else logp_old_BT
     rho_BT = (logp_BT - old_BT).clamp(-20.0, 20.0).exp().detach()
     value_BT = (rho_BT * (torch.expm1(-d_BT) + d_BT)).detach()

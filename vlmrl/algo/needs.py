@@ -47,6 +47,7 @@ def token_stat_of(need: str) -> tuple[OfLogits, bool] | None:
         (its function, whether with gradient); None for any other need.
     """
     name, _, axes = need.rpartition("_")
+    # only what a loss reads can carry a gradient: [N, T] is computed before the updates
     gradient = axes == "BT" and name.startswith(GRADIENT)
     name = name.removeprefix(GRADIENT) if gradient else name
     return (TOKEN_STATS[name], gradient) if axes in ("NT", "BT") and name in TOKEN_STATS else None
@@ -114,5 +115,6 @@ def with_column(rewards_NK: Tensor, k: int, column_N: Tensor) -> Tensor:
         [N, K], a copy; what was NaN stays NaN.
     """
     out_NK = rewards_NK.clone()
+    # shaping must not turn a rollout that the column did not judge into one that it did
     out_NK[:, k] = torch.where(rewards_NK[:, k].isnan(), rewards_NK[:, k], column_N.to(rewards_NK.dtype))
     return out_NK

@@ -36,6 +36,7 @@ def log_ratio(x: LossInputs) -> Tensor:
     Returns:
         [B, T], in nats, within +-20 and with gradient there; 0 outside the mask.
     """
+    # masked first: what stands outside, NaN included, then reaches no value and no gradient
     gap_BT = inside(x.logp_BT, x.mask_BT) - inside(x.logp_old_BT, x.mask_BT)
     return gap_BT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
@@ -77,6 +78,7 @@ def straight_through(pooled_B: Tensor, x: LossInputs) -> Tensor:
         [B, T]
     """
     logp_BT = inside(x.logp_BT, x.mask_BT)
+    # logp - sg[logp] is 0 in value and dlogp in gradient
     return pooled_B.detach()[:, None] + (logp_BT - logp_BT.detach())
 
 
@@ -253,6 +255,7 @@ def seq_mean(mask_BT: Tensor) -> Reduction:
     Returns:
         Weights [B, T], 1 / the row's tokens on the mask; the count is of rows.
     """
+    # loss = 1/B sum_i 1/n_i sum_t l_it
     return Reduction(mask_BT.double() / mask_BT.sum(dim=1, keepdim=True).clamp(min=1), _rows(mask_BT))
 
 
@@ -268,6 +271,7 @@ def token_mean(mask_BT: Tensor) -> Reduction:
     Returns:
         Weights [B, T], 1 on the mask; the count is of tokens.
     """
+    # loss = sum_it l_it / sum_i n_i, over the whole step: not a mean of the micro-batches' means
     return Reduction(mask_BT.double(), mask_BT.sum().double())
 
 
@@ -283,6 +287,7 @@ def fixed_length(mask_BT: Tensor, *, length: int) -> Reduction:
     """
     if length < 1:
         raise ValueError(f"reduce 'fixed_length': length is {length}; it must be at least 1, the longest allowed answer in tokens")
+    # loss = 1/B sum_i 1/length sum_t l_it
     return Reduction(mask_BT.double() / length, _rows(mask_BT))
 
 
@@ -293,4 +298,5 @@ def seq_sum(mask_BT: Tensor) -> Reduction:
     Returns:
         Weights [B, T], 1 on the mask; the count is of rows.
     """
+    # loss = 1/B sum_i sum_t l_it
     return Reduction(mask_BT.double(), _rows(mask_BT))

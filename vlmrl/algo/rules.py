@@ -14,19 +14,19 @@ Rule = Callable[[Mapping[str, Any], Any], Iterator[str]]
 
 
 def names(stage: Any, field: str) -> set[str]:
-    """Names of the methods in a field of a stage that holds one or several; empty where the stage has no such field."""
+    """List the names of the methods in a field of a stage that holds one or several; empty where the stage has no such field."""
     value: object = getattr(stage, field, ())
     several = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
     return {str(getattr(one, "name")) for one in several if hasattr(one, "name")}  # noqa: B009 (an object has no such attribute)
 
 
 def strategy_of(stage: Any) -> Any:
-    """The rollout strategy of a stage, with `name` and `arguments`; None where the stage has no such field."""
+    """Read the rollout strategy of a stage, with `name` and `arguments`; None where the stage has no such field."""
     return getattr(getattr(stage, "rollout", None), "strategy", None)
 
 
 def needs_strategy(method: str, strategy: str) -> Rule:
-    """A rule that refuses a method that reads what one strategy makes, in a stage with another; `method` is how the text calls it."""
+    """Make a rule that refuses a method that reads what one strategy makes, in a stage with another; `method` is how the text calls it."""
 
     def rule(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
         found = getattr(strategy_of(stage), "name", None)
@@ -37,7 +37,7 @@ def needs_strategy(method: str, strategy: str) -> Rule:
 
 
 def needs_environment(method: str) -> Rule:
-    """A rule that refuses a method that reads what only turns of an environment have; `method` is how the text calls it."""
+    """Make a rule that refuses a method that reads what only turns of an environment have; `method` is how the text calls it."""
 
     def rule(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
         if getattr(stage, "environment", None) is None:

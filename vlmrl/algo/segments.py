@@ -23,6 +23,7 @@ def _compact(ids_N: Tensor) -> tuple[Tensor, int]:
 def _sum(x_N: Tensor, ids_N: Tensor, valid_N: Tensor) -> Tensor:
     index_N, n = _compact(ids_N)
     safe_N = torch.where(valid_N, x_N, torch.zeros_like(x_N))
+    # one sum per group [n], then read back at each member [N]
     return torch.zeros(n, dtype=x_N.dtype).index_add(0, index_N, safe_N)[index_N]
 
 
@@ -50,6 +51,7 @@ def std(x_N: Tensor, ids_N: Tensor, valid_N: Tensor, *, ddof: int) -> Tensor:
     Returns:
         [N] float64; 0 where n <= ddof.
     """
+    # two passes, not mean of squares minus square of mean: that loses all digits where rewards are large and close
     centred_N = x_N - mean(x_N, ids_N, valid_N)
     divisor_N = count(ids_N, valid_N) - ddof
     return (_sum(centred_N.square(), ids_N, valid_N) / divisor_N.clamp(min=1)).sqrt() * (divisor_N > 0)

@@ -61,12 +61,12 @@ class Metric:
 
 
 def scored(name: str) -> Callable[[ScoredRecord], float | None]:
-    """The score of that name."""
+    """Make a metric that reads the score of that name."""
     return lambda record: record.scores.get(name)
 
 
 def at_least(name: str, threshold: float) -> Callable[[ScoredRecord], float | None]:
-    """1 where the score of that name reaches the threshold, else 0."""
+    """Make a metric that is 1 where the score of that name reaches the threshold, else 0."""
     return lambda record: None if name not in record.scores else float(record.scores[name] >= threshold)
 
 
@@ -97,7 +97,10 @@ class AnswerType:
     """Further keys of `gt` that drawing reads."""
 
     def check(self, gt: Mapping[str, Any]) -> dict[str, Any]:
-        """Checked ground truth of a row.
+        """Check the ground truth of a row.
+
+        Returns:
+            `gt` as rows keep it, with values in the form that `write` and `score` read.
 
         Raises:
             RowError: `missing_key`, `bad_type` or `bad_value`, with the key.
@@ -105,11 +108,14 @@ class AnswerType:
         return dict(gt)
 
     def write(self, gt: Mapping[str, Any]) -> str | None:
-        """The gold answer as text, of checked ground truth; None if it does not determine one."""
+        """Write the gold answer as text, of checked ground truth; None if it does not determine one."""
         return None
 
     def score(self, answer: str | None, sample: Sample) -> Scored:
         """Read and score one answer (the text between the tags; None: there is none).
+
+        Returns:
+            Prediction and gold answer as flat numbers, and the scores by name, each in [0, 1]; `main` is always among them.
 
         Raises:
             ValueError: the row lacks what scoring needs.
@@ -120,7 +126,7 @@ class AnswerType:
         """Draw an answer; one that cannot be read is not drawn."""
 
     def convert(self, value: object, row: ForeignRow) -> Gold:
-        """The gold answer of another trainer's row. What comes out must score 1 when it is read back.
+        """Convert the gold answer of another trainer's row. What comes out must score 1 when it is read back.
 
         Raises:
             RowError: `answer`, or those of `ForeignRow`.
@@ -152,6 +158,7 @@ def answer_type(name: str) -> Callable[[type[A]], type[A]]:
     """
 
     def register(cls: type[A]) -> type[A]:
+        # checked here, when the module is imported, instead of at the first row of the type
         given = {"main": getattr(cls, "main", None), "metrics": getattr(cls, "metrics", None), "a docstring": cls.__doc__}
         lacking = [key for key, value in given.items() if not value]
         if lacking:

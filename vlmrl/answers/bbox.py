@@ -21,7 +21,7 @@ BOX_METRICS = (Metric("box_iou", "box IoU", scored("iou")), Metric("box_r@0.5", 
 
 
 def gold_boxes(sample: Sample) -> list[Box]:
-    """`gt.boxes` of a row."""
+    """Read `gt.boxes` of a row."""
     return [(float(x1), float(y1), float(x2), float(y2)) for x1, y1, x2, y2 in sample.gt["boxes"]]
 
 

@@ -18,7 +18,7 @@ _OPTION = re.compile(r"\s*\(?([A-Za-z])(?:\)|[.:])\s*(.*)", re.DOTALL)
 
 
 def options_of(sample: Sample) -> list[str]:
-    """`meta.options` of the row; empty without.
+    """Read `meta.options` of the row; empty without.
 
     Raises:
         ValueError: they are not a list of at most 26 texts.
@@ -30,8 +30,8 @@ def options_of(sample: Sample) -> list[str]:
 
 
 def right_choice(sample: Sample) -> Callable[[str], bool]:
-    """Whether an answer means the right option, by letter or by text; where the row's own answer names no option (yes or no without
-    options), whether it equals that up to case and white space.
+    """Make the check of whether an answer means the right option, by letter or by text; where the row's own answer names no option (yes
+    or no without options), whether it equals that up to case and white space.
 
     Raises:
         ValueError: the row's options cannot be used.
@@ -67,7 +67,10 @@ class Choice(AnswerType):
 
 
 def lettered(options: Sequence[str]) -> list[str]:
-    """Options with letters in front: as they are if they have A, B, ... already, else with `A. `, `B. `, ...
+    """Put letters in front of options: as they are if they have A, B, ... already, else with `A. `, `B. `, ...
+
+    Returns:
+        The options in their order, each with its letter.
 
     Raises:
         RowError: `options`: more than 26, or letters that are not A, B, ... in order.
@@ -78,6 +81,7 @@ def lettered(options: Sequence[str]) -> list[str]:
     have = [match.group(1).upper() if (match := _OPTION.fullmatch(option)) else None for option in options]
     if have == letters:
         return list(options)
+    # all lettered otherwise (1, 2 or B, A): our letters in front would ask for an answer that the row contradicts
     if have.count(None) == 0 and len(have) > 1:
         raise RowError("options", f"the options are lettered {', '.join(map(str, have))}, not A, B, ... in order")
     return [f"{letter}. {option}" for letter, option in zip(letters, options, strict=True)]
@@ -88,6 +92,7 @@ def _choice(answer: str, options: Sequence[str]) -> tuple[str, list[str]]:
     texts = lettered(options)
     known = [chr(ord("A") + i) for i in range(len(texts))]
     bare = [match.group(2).strip() if (match := _OPTION.fullmatch(text)) else text for text in texts]
+    # options whose text is the gold answer; several, or one that contradicts a letter, is an error and never the first of them
     same = [letter for letter, text in zip(known, bare, strict=True) if text.casefold() == answer.casefold()]
     letter = _LETTER.fullmatch(answer)
     with_text = _LETTER_AND_TEXT.fullmatch(answer)

@@ -37,12 +37,15 @@ _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 def convert_box(
     values: object, *, frame: CoordinateFrame | None, axis: Axis | None, target: Target, size: Size | None = None, place: str = "box"
 ) -> list[float]:
-    """[x1, y1, x2, y2] in the target frame, with at most two decimals.
+    """Convert a box to the target frame.
 
     Args:
         values: four numbers in the order that `axis` says.
         axis: None is `xyxy`, the order that all rows in these shapes have unless they say otherwise.
         size: of the picture; needed unless both frames are normalised (and for `pixel` always, to check the range).
+
+    Returns:
+        [x1, y1, x2, y2] in the units of `target`, with at most two decimals.
 
     Raises:
         RowError: `frame` (not declared, or contradicted by the values), `bad_type`, `not_finite` or `bad_value` (no area).
@@ -64,7 +67,10 @@ def convert_box(
 def convert_point(
     values: object, *, frame: CoordinateFrame | None, axis: Axis | None, target: Target, size: Size | None = None
 ) -> list[float]:
-    """[x, y] in the target frame; `yxyx` means that y is given first.
+    """Convert a point to the target frame; `yxyx` means that y is given first.
+
+    Returns:
+        [x, y] in the units of `target`, with at most two decimals.
 
     Raises:
         RowError: as `convert_box`.
@@ -74,7 +80,7 @@ def convert_point(
 
 
 def convert_time(value: object, *, unit: TimeUnit | None, fps: float | None = None, place: str = "time") -> float:
-    """Seconds, rounded to two decimals.
+    """Convert a time to seconds, rounded to two decimals.
 
     Text that carries its own unit (`1:02.5`, `0:01:02`, `12.5 s`) is read as such, whatever `unit` says of bare numbers.
 
@@ -100,7 +106,7 @@ def convert_time(value: object, *, unit: TimeUnit | None, fps: float | None = No
 
 
 def convert_span(values: object, *, unit: TimeUnit | None, fps: float | None = None) -> list[float]:
-    """[start, end] in seconds.
+    """Convert a time span to [start, end] in seconds.
 
     Raises:
         RowError: as `convert_time`; `bad_value` if the end is not after the start.
@@ -114,7 +120,7 @@ def convert_span(values: object, *, unit: TimeUnit | None, fps: float | None = N
 
 
 def plain(value: float) -> int | float:
-    """A whole number without its `.0`, as a model would write it."""
+    """Write a whole number without its `.0`, as a model would write it."""
     return int(value) if value == int(value) else value
 
 
@@ -124,6 +130,7 @@ def _finite(values: object, count: int, place: str) -> list[float]:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise RowError("bad_type", f"{place}: expected {count} numbers, got {str(values)[:60]}")
+        # written so that NaN is refused too
         if not abs(value) < 1e9:
             raise RowError("not_finite", f"{place}: {str(values)[:60]} holds a number that is no coordinate")
     return [float(value) for value in values]
@@ -138,13 +145,16 @@ def _converted(values: list[float], frame: CoordinateFrame | None, target: Targe
         raise RowError("frame", f"{place}: the size of the picture is needed for pixels and is not known")
     if size is not None and min(size) <= 0:
         raise RowError("bad_value", f"{place}: the picture has the size {size}")
+    # (width, height) of the picture in both frames; without pixels they do not depend on its size
     edges, limits = sides(frame, size or (1.0, 1.0)), sides(target, size or (1.0, 1.0))
     out: list[float] = []
     for i, value in enumerate(values):
         edge, far = edges[i % 2], limits[i % 2]
         if not -_SLACK[frame] <= value <= edge + _SLACK[frame]:
             raise RowError("frame", f"{place}: {values} is outside of the frame '{frame}' (0 to {edge:g}); 'frame' or 'axis' is wrong")
+        # within the slack, so set to the edge; then scaled by far / edge
         out.append(round(min(max(value, 0.0), edge) / edge * far, DIGITS))
+    # asked again after rounding: a sliver can lose its area
     if len(out) == 4 and not (out[0] < out[2] and out[1] < out[3]):
         raise RowError("bad_value", f"{place}: {values} has no area left in the frame '{target}' at {DIGITS} decimals")
     return out

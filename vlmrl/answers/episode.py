@@ -17,8 +17,8 @@ EPISODE = "episode"
 
 
 def spl(*, success: bool, turns: int, fewest: int) -> float:
-    """Success weighted by the length of the path (Anderson et al., arXiv:1807.06757, equation 1), of one episode: fewest turns over
-    turns taken where it succeeded, else 0."""
+    """Compute success weighted by the length of the path (Anderson et al., arXiv:1807.06757, equation 1), of one episode: fewest turns
+    over turns taken where it succeeded, else 0."""
     return fewest / max(turns, fewest) if success else 0.0
 
 

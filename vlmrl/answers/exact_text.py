@@ -16,13 +16,13 @@ THOUGHT_METRICS = (
 
 
 def normalise(text: str) -> str:
-    """Lower case, single spaces."""
+    """Normalise a text for comparison: lower case, single spaces."""
     return " ".join(text.lower().split())
 
 
 def same_text(answer: str, sample: Sample) -> bool:
-    """Whether an answer equals the gold answer up to case and white space; where the row lists `gt.accepted`, whether one of these is
-    among its parts (MMMU's rule, `metrics.relaxed.open_match`).
+    """Check whether an answer equals the gold answer up to case and white space; where the row lists `gt.accepted`, whether one of these
+    is among its parts (MMMU's rule, `metrics.relaxed.open_match`).
 
     Raises:
         ValueError: `gt.accepted` is not a list of texts.

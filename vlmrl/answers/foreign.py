@@ -37,7 +37,7 @@ class ForeignRow(Protocol):
     def videos(self) -> int: ...
 
     def coordinates(self, values: object, place: str) -> list[Any]:
-        """[x, y] or [x1, y1, x2, y2] in the frame that the source converts to, rounded to two decimals.
+        """Convert to [x, y] or [x1, y1, x2, y2] in the frame that the source converts to, rounded to two decimals.
 
         Raises:
             RowError: they are no coordinates, or their frame is not stated or contradicts them.
@@ -45,16 +45,16 @@ class ForeignRow(Protocol):
         ...
 
     def time(self, value: object) -> float:
-        """Seconds. Raises RowError as `answers.coordinates.convert_time`."""
+        """Convert to seconds. Raises RowError as `answers.coordinates.convert_time`."""
         ...
 
     def span(self, values: object) -> list[float]:
-        """[start, end] in seconds. Raises RowError as `answers.coordinates.convert_span`."""
+        """Convert to [start, end] in seconds. Raises RowError as `answers.coordinates.convert_span`."""
         ...
 
 
 def text_of(value: object) -> str:
-    """A gold answer as text: a text that is not empty, or a number.
+    """Read a gold answer as text: a text that is not empty, or a number.
 
     Raises:
         RowError: `answer`.
@@ -70,7 +70,7 @@ def text_of(value: object) -> str:
 
 
 def texts_of(value: object) -> list[str]:
-    """A gold answer as text, or a list of them that are all right, each once; the first stands for them.
+    """Read a gold answer as text, or a list of them that are all right, each once; the first stands for them.
 
     Raises:
         RowError: `answer`.
@@ -86,7 +86,7 @@ _FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL | re.IGNORECASE)
 
 
 def json_of(value: object) -> object:
-    """A gold answer that may be given as JSON text, also between the fences of Markdown that Qwen-VL writes.
+    """Read a gold answer that may be given as JSON text, also between the fences of Markdown that Qwen-VL writes.
 
     Raises:
         RowError: `answer`: text that is no JSON.
@@ -109,7 +109,7 @@ BOX_KEYS = ("boxes", "bbox", "box", "bbox_2d")
 
 
 def lists_of(given: object, keys: Sequence[str]) -> list[object]:
-    """The lists of numbers of `{"boxes": ...}`, of a list of lists, of `[{"bbox_2d": ...}]`, or of one list of numbers.
+    """Find the lists of numbers of `{"boxes": ...}`, of a list of lists, of `[{"bbox_2d": ...}]`, or of one list of numbers.
 
     Raises:
         RowError: `missing_key` or `answer`: there are none.
@@ -121,6 +121,7 @@ def lists_of(given: object, keys: Sequence[str]) -> list[object]:
         return lists_of(given[key], keys)
     if not isinstance(given, list) or not given:
         raise RowError("answer", f"the gold answer {str(given)[:60]} holds no list of numbers")
+    # lists of numbers; objects with a box each (Qwen-VL's `bbox_2d`); else one flat list of numbers
     if isinstance(given[0], list):
         return given
     if isinstance(given[0], Mapping):
@@ -129,7 +130,7 @@ def lists_of(given: object, keys: Sequence[str]) -> list[object]:
 
 
 def parts_of(value: object, keys: Sequence[str], name: str) -> dict[str, Any]:
-    """A gold answer that is one JSON object with some of `keys`, null ones left out.
+    """Read a gold answer that is one JSON object with some of `keys`, null ones left out.
 
     Raises:
         RowError: `answer`: it is not, or has other keys.
@@ -145,34 +146,34 @@ def parts_of(value: object, keys: Sequence[str], name: str) -> dict[str, Any]:
 
 
 def require_video(row: ForeignRow, name: str) -> None:
-    """Raises RowError (`answer`) unless the row shows one video and nothing else."""
+    """Check that the row shows one video and nothing else. Raises RowError (`answer`)."""
     if (row.videos, row.images) != (1, 0):
         raise RowError("answer", f"'{name}' is about one video, the row has {row.images} image(s) and {row.videos} video(s)")
 
 
 def require_parts(parts: Mapping[str, Any], keys: Sequence[str], name: str) -> None:
-    """Raises RowError (`missing_key`) unless all keys are there."""
+    """Check that all keys are there. Raises RowError (`missing_key`)."""
     missing = [key for key in keys if key not in parts]
     if missing:
         raise RowError("missing_key", f"the gold answer has no '{missing[0]}', which '{name}' needs")
 
 
 def box_of(given: object, row: ForeignRow, place: str) -> list[Any]:
-    """[x1, y1, x2, y2] in the frame that is converted to. Raises RowError."""
+    """Convert a box to [x1, y1, x2, y2] in the frame that is converted to. Raises RowError."""
     if not isinstance(given, list) or len(given) != 4:
         raise RowError("answer", f"{place}: a box is [x1, y1, x2, y2], got {str(given)[:60]}")
     return row.coordinates(given, place)
 
 
 def point_of(given: object, row: ForeignRow, place: str) -> list[Any]:
-    """[x, y] in the frame that is converted to. Raises RowError."""
+    """Convert a point to [x, y] in the frame that is converted to. Raises RowError."""
     if not isinstance(given, list) or len(given) != 2:
         raise RowError("answer", f"{place}: a point is [x, y], got {str(given)[:60]}")
     return row.coordinates(given, place)
 
 
 def track_of(given: object, row: ForeignRow) -> dict[str, Any]:
-    """{"<frame>": box}; that frames are numbers, each named once, is for the schema to check."""
+    """Convert {"<frame>": box}; that frames are numbers, each named once, is for the schema to check."""
     if not isinstance(given, Mapping) or not given:
         raise RowError("answer", f"'boxes' must be an object of frames, like {{\"1\": [x1, y1, x2, y2]}}, got {str(given)[:60]}")
     return {str(frame): box_of(box, row, f"boxes.{frame}") for frame, box in given.items()}

@@ -13,7 +13,7 @@ _RENAMED = {"rel1000": "norm1000", "rel1": "norm1"}
 
 
 def frame_problem(frame: object) -> str | None:
-    """What is wrong with a stated frame; None where it is known."""
+    """Describe what is wrong with a stated frame; None where it is known."""
     known = get_args(CoordinateFrame)
     if frame in known:
         return None
@@ -23,7 +23,7 @@ def frame_problem(frame: object) -> str | None:
 
 
 def frame_of(sample: Sample) -> CoordinateFrame:
-    """The frame of the row's points and boxes. Rows with `gt.action` are in `norm1000` unless they say otherwise.
+    """Name the frame of the row's points and boxes. Rows with `gt.action` are in `norm1000` unless they say otherwise.
 
     Raises:
         ValueError: the row states none, or one that is not known.
@@ -38,7 +38,7 @@ def frame_of(sample: Sample) -> CoordinateFrame:
 
 
 def size_of(sample: Sample) -> Size | None:
-    """`meta.size`, [width, height] of the picture in pixels; None where the row does not give it.
+    """Read `meta.size`, [width, height] of the picture in pixels; None where the row does not give it.
 
     Raises:
         ValueError: it is something else.
@@ -46,13 +46,14 @@ def size_of(sample: Sample) -> Size | None:
     size: Any = sample.meta.get("size")
     if size is None:
         return None
+    # `type(v) in`: a bool is an int to `isinstance`
     if not isinstance(size, list | tuple) or len(size) != 2 or not all(type(v) in (int, float) and v > 0 for v in size):
         raise ValueError(f"row '{sample.id}' ({sample.source}): 'meta.size' must be [width, height] in pixels, got {size!r}")
     return float(size[0]), float(size[1])
 
 
 def pixels_of(sample: Sample) -> Size:
-    """`meta.size`, which must be there.
+    """Read `meta.size`, which must be there.
 
     Raises:
         ValueError: it is not.
@@ -64,7 +65,7 @@ def pixels_of(sample: Sample) -> Size:
 
 
 def sides_of(sample: Sample) -> Size:
-    """Width and height of the row's picture in the units of its coordinates.
+    """Give width and height of the row's picture in the units of its coordinates.
 
     Raises:
         ValueError: the row states no frame, or is in pixels and gives no size.

@@ -20,9 +20,10 @@ _FRAME = re.compile(r"\d{1,9}(?:\.\d{1,6})?")
 
 
 def numbers_of(value: object, key: str, count: int) -> list[float]:
-    """A list of `count` numbers."""
+    """Read a list of `count` numbers."""
     if value is None:
         raise RowError("missing_key", f"'gt.{key}' is missing")
+    # `type(v) in`, not isinstance: True would pass as 1
     if not isinstance(value, list) or len(value) != count or not all(type(v) in (int, float) for v in value):
         raise RowError("bad_type", f"'gt.{key}' must be a list of {count} number(s), got {str(value)[:60]}")
     if any(abs(v) > LARGEST for v in value):
@@ -31,7 +32,7 @@ def numbers_of(value: object, key: str, count: int) -> list[float]:
 
 
 def number_of(value: object, key: str) -> float:
-    """One number."""
+    """Read one number."""
     if type(value) not in (int, float):
         raise RowError("bad_type", f"'gt.{key}' must be a number, got {str(value)[:60]}")
     return numbers_of([value], key, 1)[0]
@@ -50,14 +51,14 @@ def object_of(value: object, key: str) -> dict[str, Any]:
 
 
 def required(gt: Mapping[str, Any], key: str, answer_type: str) -> Any:
-    """The value of a key that rows of this type must have."""
+    """Read the value of a key that rows of this type must have."""
     if gt.get(key) is None:
         raise RowError("missing_key", f"'gt.{key}' is missing; rows of answer type '{answer_type}' need it")
     return gt[key]
 
 
 def check_span(value: object, key: str) -> list[float]:
-    """[start, end] in seconds."""
+    """Check [start, end] in seconds."""
     start, end = numbers_of(value, key, 2)
     if not 0 <= start < end:
         raise RowError("bad_value", f"'gt.{key}' is [{start}, {end}]; it must be [start, end] in seconds with 0 <= start < end")
@@ -71,7 +72,7 @@ def check_box(value: object, key: str) -> None:
 
 
 def check_points(value: object, key: str) -> int:
-    """How many points it has."""
+    """Check a list of points, and count them."""
     points = [numbers_of(item, f"{key}[{i}]", 2) for i, item in enumerate(list_of(value, key))]
     if len(points) > MOST_POINTS or any(min(point) < 0 for point in points):
         raise RowError("bad_value", f"'gt.{key}' must be at most {MOST_POINTS} points [x, y] with coordinates >= 0")
@@ -79,7 +80,7 @@ def check_points(value: object, key: str) -> int:
 
 
 def check_track(value: object, key: str) -> None:
-    """{"<frame>": [x1, y1, x2, y2], ...}."""
+    """Check {"<frame>": [x1, y1, x2, y2], ...}."""
     track = object_of(value, key)
     if not 0 < len(track) <= MOST_FRAMES:
         raise RowError("bad_value", f"'gt.{key}' has {len(track)} frames; there must be 1 to {MOST_FRAMES}")
@@ -87,5 +88,6 @@ def check_track(value: object, key: str) -> None:
         if not _FRAME.fullmatch(frame):
             raise RowError("bad_value", f"'gt.{key}' has the frame {frame[:40]!r}; a frame is a number, as text")
         check_box(box, f"{key}.{frame}")
+    # "1" and "1.0" are different keys and the same frame
     if len({float(frame) for frame in track}) < len(track):
         raise RowError("bad_value", f"'gt.{key}' names a frame twice")

@@ -21,7 +21,7 @@ PARTS = ("type", "grounding", "step")
 
 
 def profile_scores(answer: str | None, sample: Sample) -> dict[str, float]:
-    """`type_<rule>`, `grounding_<rule>` and `step_<rule>` of an answer, each 0 or 1; a name is absent where the rule does not count it.
+    """Score an answer by every rule: `type_<rule>`, `grounding_<rule>` and `step_<rule>`, each 0 or 1, absent where a rule counts it not.
 
     The rules are `os_atlas`, `gui_r1`, `ui_r1` and `ton` as their evaluations have them (`metrics.gui_profiles`; `ton` with clicks within
     0.2), `ton_reward`, the same with the 0.14 of TON's reward, and `aitw`: clicks within 0.14, or both in one element after enlarging it
@@ -46,10 +46,11 @@ def profile_scores(answer: str | None, sample: Sample) -> dict[str, float]:
 
 
 def aitw(pred: Action | None, gold: Action, elements: tuple[Box, ...]) -> StepMatch:
-    """A step by the rule of AITW (arXiv:2307.10088) for clicks, and that of TON for all else; everything in 0 to 1000."""
+    """Compare a step by the rule of AITW (arXiv:2307.10088) for clicks, and that of TON for all else; everything in 0 to 1000."""
     if gold.kind not in POINTING:
         return ton(pred, gold)
     right = pred is not None and pred.kind == gold.kind
+    # the row's point, else the centre of its box
     target = gold.point if gold.point is not None or gold.box is None else centre(gold.box)
     hit = pred is not None and pred.point is not None and target is not None and aitw_tap(pred.point, target, elements)
     return StepMatch(type=right, grounding=right and hit, step=right and hit)
@@ -69,10 +70,12 @@ def _truth(sample: Sample) -> tuple[Action, tuple[Box, ...]]:
     if gold is None:
         raise ValueError(f"{_where(sample)}: gt.action {str(given)[:80]} is not an action")
     listed = sample.gt.get("elements")
+    # the reader of actions, so that boxes of elements are held to the same form as those of answers
     read = [action_of({"action": "click", "box": box}) for box in listed] if isinstance(listed, list) else []
     boxes = [None if one is None else one.box for one in read]
     if (listed is not None and not isinstance(listed, list)) or None in boxes:
         raise ValueError(f"{_where(sample)}: gt.elements {str(listed)[:80]} is not a list of [x1, y1, x2, y2]")
+    # the true element's box counts also where the screen's elements are not listed
     elements = [box for box in [*boxes, gold.box] if box is not None]
     side = sides_of(sample)
     scaled = [to_norm1000(Action(kind="click", box=box), side).box for box in elements]

@@ -83,6 +83,7 @@ class Highlights(AnswerType):
             clips = clip_scores(read or (), float(saliency["duration"]), clip=clip)
             query = HighlightQuery(scores=clips, clips=saliency["clips"], saliency=saliency["scores"])
             per_annotator = highlight_average_precision(query)
+            # without an answer all clips have one score, and HIT@1 would look at the first of them
             scores["highlight_hit1"] = 0.0 if read is None else highlight_hit(query)
             scores["highlight_map"] = sum(per_annotator) / len(per_annotator)
         flat = tuple(v for pair in gold for v in pair)
@@ -98,6 +99,7 @@ def _check_highlights(value: object, clip: float) -> None:
         raise RowError("bad_value", f"'gt.highlights' has {len(pairs)} entries; there must be 1 to {MOST_HIGHLIGHTS}")
     if any(min(pair) < 0 for pair in pairs) or not any(saliency > 0 for _, saliency in pairs):
         raise RowError("bad_value", "'gt.highlights' are [seconds, saliency] >= 0, with a saliency above 0 among them")
+    # scoring compares clips: of two saliencies for one clip neither is the true one
     if len({int(seconds // clip) for seconds, _ in pairs}) < len(pairs):
         raise RowError("bad_value", f"'gt.highlights' has two times in one clip of {clip:g} s; say another length in 'gt.clip_seconds'")
 
@@ -110,6 +112,7 @@ def _check_saliency(saliency: Mapping[str, Any], clip: float) -> None:
         raise RowError("bad_value", f"'gt.saliency.duration' is {duration}; it must be 1 to {MOST_CLIPS} clips of {clip:g} s")
     if not clips or len(clips) != len(rows) or not all(type(c) is int and 0 <= c < int(duration / clip) for c in clips):
         raise RowError("bad_value", "'gt.saliency.clips' must be indices of clips within 'duration', one per entry of 'scores'")
+    # averaged over annotators, each of whom has rated every relevant clip
     width = len(rows[0])
     if not width or not all(len(row) == width and all(type(v) is int and 0 <= v <= 4 for v in row) for row in rows):
         raise RowError("bad_value", "'gt.saliency.scores' must have the same annotators in each entry, with whole numbers 0 to 4")

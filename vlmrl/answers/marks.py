@@ -108,6 +108,7 @@ class Pen:
             if box is None:
                 self._unreadable(where)
                 continue
+            # a reversed box is drawn where it lies and marked as odd: scoring gives it nothing, and the page should show why
             straight: Box = (min(box[0], box[2]), min(box[1], box[3]), max(box[0], box[2]), max(box[1], box[3]))
             ordered = valid((box[0], box[1], box[2], box[3]))
             if not ordered:
@@ -140,6 +141,7 @@ class Pen:
             self._unreadable(where)
             return
         frame = None
+        # the box belongs to one moment of the video; on any other frame it would look wrong
         if value.time is not None and self.shown.times is not None:
             frame = self._at(value.time, "s", where)
             if frame is None:
@@ -151,6 +153,7 @@ class Pen:
     def track(self, track: Track | None, where: str) -> None:
         if track is None:
             self._unreadable(where)
+        # a key "12" is a second, or a frame of the file, or of those shown: not guessed
         elif self.target.unit is None:
             self.problems.append(
                 f"{where}: not drawn, nothing says what its frames count; set meta.track_unit to one of {', '.join(get_args(Unit))}"
@@ -177,7 +180,7 @@ class Pen:
             self.spans.append(Span(start=min(span[0], span[1]), end=max(span[0], span[1])))
 
     def highlights(self, pairs: Sequence[Point] | None, where: str) -> None:
-        """Each as the clip that it lies in, which is what scoring compares."""
+        """Draw each highlight as the clip that it lies in, which is what scoring compares."""
         if pairs is None:
             self._unreadable(where)
             return
@@ -189,7 +192,7 @@ class Pen:
             self.spans.append(Span(start=start, end=start + clip, weight=weight))
 
     def mask(self, value: Any) -> None:
-        """A mask covers the whole picture, at any size, so it needs no frame."""
+        """Draw a mask. It covers the whole picture, at any size, so it needs no frame."""
         if self.target.pictures > 1:
             self._several("gt.mask")
             return
@@ -213,6 +216,7 @@ class Pen:
         sides = self._sides(where)
         if sides is None:
             return
+        # percent, so that a page can lay shapes over the picture at any size
         places = [(100 * x / sides[0], 100 * y / sides[1]) for x, y in points]
         outside = any(not -_SLACK <= v <= 100 + _SLACK for place in places for v in place)
         if outside:
@@ -240,7 +244,7 @@ class Pen:
         """The shown frame that a key of a track means; None, and a problem, where none is."""
         times, indices = self.shown.times, self.shown.indices
         if unit != "s":
-            number = key - (unit == "shown1")
+            number = key - (unit == "shown1")  # counted from 1 in that unit
             found = next((place for place, index in enumerate(indices) if index == number), None)
             if found is None:
                 self.problems.append(f"{where}: frame {key:g} is not among those shown")
@@ -249,6 +253,7 @@ class Pen:
             self.problems.append(f"{where}: a time of {key:g} s in a picture")
             return None
         near = min(range(len(times)), key=lambda i: abs(times[i] - key))
+        # half of the widest gap between shown frames: any time between two of them is that near to one
         reach = max((b - a for a, b in pairwise(times)), default=float("inf")) / 2
         if abs(times[near] - key) > reach + 1e-6:
             self.problems.append(f"{where}: no frame was shown near {key:g} s")
@@ -263,13 +268,19 @@ class Pen:
 
 
 def mask_rectangles(mask: np.ndarray) -> tuple[Point, ...]:
-    """Rectangles that fill a mask (bool [H, W]), as opposite corners in percent, two by two; at most `MASK_SIDE` rows and columns of it."""
+    """Cover a mask (bool [H, W]) with rectangles: opposite corners in percent, two by two; at most `MASK_SIDE` rows and columns of it.
+
+    Returns:
+        (x, y) in percent: two opposite corners for each rectangle, one after the other.
+    """
     rows, columns = (np.linspace(0, side - 1, min(side, MASK_SIDE)).round().astype(int) for side in mask.shape)
     grid = mask[np.ix_(rows, columns)]
     height, width = grid.shape
     out: list[Point] = []
+    # (left, right) of a run of set cells -> row where it began; a rectangle is closed in the first row that lacks its run
     open_: dict[tuple[int, int], int] = {}
     for y in range(height + 1):
+        # where cells change, with a clear one on both sides: starts and ends in turn. One row behind the last closes what is open
         edges = np.flatnonzero(np.diff(np.concatenate([[0], grid[y].astype(np.int8), [0]]))) if y < height else np.empty(0, dtype=int)
         runs = {(int(a), int(b)) for a, b in edges.reshape(-1, 2)}
         for left, right in sorted(open_.keys() - runs):

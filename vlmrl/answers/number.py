@@ -41,6 +41,7 @@ class Number(AnswerType):
 
     def convert(self, value: object, row: ForeignRow) -> Gold:
         text = text_of(value)
+        # stricter than `parse_number`: a gold answer is not searched for a number in a sentence
         if not _NUMBER.fullmatch(text):
             raise RowError("answer", f"the gold answer {text[:80]!r} is not one number; without unit or formula, like 12.5 or 1,200")
         return Gold(answer=text, gt={"number": plain(float(text.replace(",", "").rstrip("%")))})

@@ -31,13 +31,13 @@ _KEYS = ("points", "point", "point_2d")
 
 
 def one_point(text: str) -> Point | None:
-    """The point of an answer that gives exactly one."""
+    """Read the point of an answer that gives exactly one."""
     points = parse_points(text)
     return points[0] if points is not None and len(points) == 1 else None
 
 
 def mask_score(sample: Sample) -> Callable[[str], float]:
-    """Share of the points of an answer that lie on the row's `gt.mask`.
+    """Make the score of an answer: the share of its points that lie on the row's `gt.mask`.
 
     Raises:
         ValueError: the row states no frame, or its mask is malformed.
@@ -47,13 +47,14 @@ def mask_score(sample: Sample) -> Callable[[str], float]:
     side = sides_of(sample)
 
     def score(text: str) -> float:
+        # from the row's frame to cells of the mask, which has a size of its own
         return share_in_mask([(x * width / side[0], y * height / side[1]) for x, y in parse_points(text) or ()], mask)
 
     return score
 
 
 def pointing_score(text: str, sample: Sample) -> float:
-    """How well an answer points, in [0, 1]: the share of its points on `gt.mask`, else whether its one point lies in one of `gt.boxes`,
+    """Score an answer in [0, 1]: the share of its points on `gt.mask`, else whether its one point lies in one of `gt.boxes`,
     else within `metrics.gui.RADIUS` of one of `gt.points`.
 
     Raises:
@@ -69,6 +70,7 @@ def pointing_score(text: str, sample: Sample) -> float:
     side = sides_of(sample)
     if point is None:
         return 0.0
+    # by the rule for clicks, whose radius is in thousandths of each side
     pred = to_norm1000(Action(kind="click", point=point), side)
     golds = [to_norm1000(Action(kind="click", point=(float(x), float(y))), side) for x, y in sample.gt["points"]]
     return max(arguments_score(pred, gold, radius=RADIUS) or 0.0 for gold in golds)
@@ -133,5 +135,6 @@ def _check_mask(mask: Mapping[str, Any]) -> None:
     whole = all(isinstance(v, list) and all(type(n) is int and n >= 0 for n in v) for v in (size, counts))
     if not whole or not isinstance(size, list) or len(size) != 2 or not isinstance(counts, list):
         raise RowError("bad_type", "'gt.mask' must be {'size': [height, width], 'counts': run lengths}, whole numbers >= 0")
+    # runs of clear and set cells in turn, so `counts[1::2]` are the set ones
     if not 1 <= size[0] * size[1] <= MOST_PIXELS or sum(counts) != size[0] * size[1] or not any(counts[1::2]):
         raise RowError("bad_value", f"'gt.mask.counts' must sum to the pixels of size {size} (1 to {MOST_PIXELS}), some of them inside")

@@ -79,6 +79,7 @@ class SegmentationPrompt(AnswerType):
             raise RowError("answer", f"'{self.name}' is about one picture or video, {what}")
         if not row.videos and "time" in parts:
             raise RowError("answer", "the gold answer has a 'time', but the row shows a picture")
+        # of a video also the moment, without which `segmentation_score` gives 0
         foreign.require_parts(parts, (*(("time",) if row.videos else ()), "boxes", *_POINTS), self.name)
         out: dict[str, Any] = {"time": plain(row.time(parts["time"]))} if "time" in parts else {}
         out["boxes"] = foreign.box_of(parts["boxes"], row, "boxes")

@@ -11,7 +11,7 @@ from vlmrl.types import Sample
 
 
 def gold_answers(sample: Sample) -> list[str]:
-    """The row's answer, and the others that `gt.answers` accepts, each once.
+    """Read the row's answer, and the others that `gt.answers` accepts, each once.
 
     Raises:
         ValueError: `gt.answers` is not a list of texts.

@@ -59,6 +59,7 @@ def _blocks(text: str) -> tuple[list[_Block], set[str]]:
                 errors.add("nested")
                 if opened[0] == "think":
                     continue  # tags inside a thought are its text
+            # an answer that opens within an answer begins anew: the last statement counts
             opened = (kind, match.start(), match.end())
         elif opened is not None and opened[0] == kind:
             blocks.append(_Block(kind, opened[1], text[opened[2] : match.start()], match.end()))
@@ -72,12 +73,14 @@ def _blocks(text: str) -> tuple[list[_Block], set[str]]:
 
 def parse(completion: str, answer_format: str) -> Parsed:
     """Take a completion apart. Never raises; what is wrong is in `errors`."""
+    # from the end, where the answer is
     text = completion[-MAX_CHARS:]
     blocks, errors = _blocks(text)
     if len(completion) > MAX_CHARS:
         errors.add("overlong")  # what was cut off cannot be vouched for
     thoughts = [b for b in blocks if b.kind == "think"]
     answers = [b for b in blocks if b.kind == "answer"]
+    # `think_or_not` wants both blocks too: leaving the thought out is an empty one
     wanted = ["answer"] if answer_format == "answer_only" else ["think", "answer"]
     if not answers:
         errors.add("no_answer")
@@ -102,18 +105,18 @@ def parse(completion: str, answer_format: str) -> Parsed:
 
 
 def first_answer(text: str) -> str | None:
-    """Content of the first closed answer block outside the thought, stripped; None without one."""
+    """Find the content of the first closed answer block outside the thought, stripped; None without one."""
     blocks, _ = _blocks(text[-MAX_CHARS:])
     return next((b.inner.strip() for b in blocks if b.kind == "answer"), None)
 
 
 def without_tags(text: str) -> str:
-    """The text with blanks in the place of its think and answer tags, stripped."""
+    """Put blanks in the place of a text's think and answer tags, and strip it."""
     return _TAG.sub(" ", text[-MAX_CHARS:]).strip()
 
 
 def answer_view(text: str) -> str:
-    """What a scorer without knowledge of tags should see: the last answer block, else what follows the thought, else the text.
+    """Find what a scorer without knowledge of tags should see: the last answer block, else what follows the thought, else the text.
 
     A thought that never closes leaves nothing.
     """
@@ -128,7 +131,7 @@ def answer_view(text: str) -> str:
 
 
 def gold_text(sample: Sample, answer_format: str, thought: str | None) -> str:
-    """The completion that gives the sample's true answer. Without a thought, answer formats with thoughts get the empty one."""
+    """Write the completion that gives the sample's true answer. Without a thought, answer formats with thoughts get the empty one."""
     answer = f"<answer>{sample.answer}</answer>"
     if answer_format == "answer_only":
         return answer

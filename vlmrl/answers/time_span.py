@@ -66,6 +66,7 @@ class TimeSpan(AnswerType):
         gold = (float(sample.gt["time"][0]), float(sample.gt["time"][1]))
         pred = None if answer is None else parse_time_span(answer, take=take)
         if pred is not None and decimals is not None:
+            # of the answer alone; the truth keeps its decimals
             pred = (round(pred[0], decimals), round(pred[1], decimals))
         windows = [(float(start), float(end)) for start, end in sample.gt.get("windows") or [gold]]
         scores = {"tiou": 0.0 if pred is None else max(temporal_iou(pred, window, sort_times=sort_times) for window in windows)}
@@ -89,6 +90,7 @@ def _span(value: object) -> object:
         text = value.strip()
         if text[:1] in ("{", "["):
             return _span(json_of(text))
+        # bounds the work of the pattern; no gold span is that long
         match = _SPAN.fullmatch(text) if len(text) <= 200 else None
         if match is None:
             known = "'a to b', [a, b], {\"time\": [a, b]}"

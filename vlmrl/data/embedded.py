@@ -17,13 +17,14 @@ _SHORTEST = 64
 
 
 def is_embedded(text: str) -> bool:
-    """Whether a text is no path but the content of a file."""
+    """Check whether a text is the content of a file instead of a path."""
+    # the head of a data URI is short; the content behind it may be hundreds of megabytes
     head = text[:300]
     return _URI.match(head) is not None or (len(text) >= _SHORTEST and _BARE.fullmatch(text) is not None)
 
 
 def content_of(text: str, place: str) -> bytes:
-    """The bytes of a text for which `is_embedded` holds; `place` names it in messages.
+    """Decode a text for which `is_embedded` holds to the bytes of its file; `place` names it in messages.
 
     Raises:
         RowError: `base64` (it is no valid base64), or `too_large`.
@@ -32,9 +33,11 @@ def content_of(text: str, place: str) -> bytes:
     if uri is not None and not uri.group().rstrip(",").lower().rstrip().endswith(";base64"):
         raise RowError("base64", f"'{place}' is a data URI without ';base64'; other codings are not read")
     coded = text[uri.end() :] if uri is not None else text
+    # base64 writes 3 bytes as 4 characters: the size is known, and refused, before anything is decoded
     if len(coded) > VIDEO_BYTES // 3 * 4:
         raise RowError("too_large", f"'{place}': {len(coded)} characters of base64; the limit is {VIDEO_BYTES} bytes")
     try:
+        # line breaks are usual in base64 (MIME); any other foreign character makes it invalid instead of being skipped
         data = base64.b64decode("".join(coded.split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise RowError("base64", f"'{place}' is not valid base64: {error}") from error

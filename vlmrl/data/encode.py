@@ -45,7 +45,7 @@ _INSTRUCTION = {
 
 
 def instruction(answer_format: str, answer_type: str) -> str:
-    """The sentence that asks for the answer format.
+    """Write the sentence that asks for the answer format; empty where answers are free.
 
     Raises:
         RowError: the answer format is unknown.
@@ -58,8 +58,13 @@ def instruction(answer_format: str, answer_type: str) -> str:
 
 
 def messages(sample: Sample, answer_format: str, prompt: str | None = None) -> list[dict[str, Any]]:
-    """The earlier turns, then one of the user: the media in order, question and instruction; or question, media, instruction where the
-    row says so. With a recipe's `prompt` its text stands in the place of question and instruction, on the question's side of the media.
+    """Build the conversation in the chat template's form: the earlier turns, then one of the user.
+
+    The user's turn holds the media in order, question and instruction; or question, media, instruction where the row says so. With a
+    recipe's `prompt` its text stands in the place of question and instruction, on the question's side of the media.
+
+    Returns:
+        A list of `{"role": ..., "content": [part, ...]}`; a part is `{"type": "text", "text": ...}` or `{"type": "image" or "video"}`.
 
     Raises:
         RowError: the answer format is unknown, or `prompt` cannot be rendered for this row.
@@ -67,6 +72,7 @@ def messages(sample: Sample, answer_format: str, prompt: str | None = None) -> l
     media: list[dict[str, Any]] = [{"type": ref.kind} for ref in sample.media]
     out: list[dict[str, Any]] = []
     for turn in sample.history:
+        # `sample.media` is in the order of the whole conversation: each turn takes its own from the front, the last turn gets the rest
         shown, media = media[: turn.media], media[turn.media :]
         text = [{"type": "text", "text": turn.question}] if turn.question else []
         out.append({"role": "user", "content": [*text, *shown] if turn.question_first else [*shown, *text]})
@@ -151,7 +157,7 @@ class Encoder:
 
     @staticmethod
     def of(processor: Processor, media: MediaSource, data_root: Path, *, max_prompt_tokens: int, prompt: str | None = None) -> Encoder:
-        """The encoder of a model, from its processor."""
+        """Make the encoder of a model, from its processor."""
         return Encoder(
             tokenizer=processor.tokenizer,
             media=media,
@@ -164,7 +170,7 @@ class Encoder:
         )
 
     def root(self, sample: Sample) -> Path:
-        """Folder that the sample's media paths are relative to."""
+        """Give the folder that the sample's media paths are relative to."""
         return self.data_root / sample.media_root
 
     def encode(self, sample: Sample, answer_format: str) -> Prompt:
@@ -178,7 +184,7 @@ class Encoder:
         return self.encode_shown(sample, answer_format, [PromptMedium(one.handle, one.frames) for one in found])
 
     def encode_shown(self, sample: Sample, answer_format: str, shown: Sequence[PromptMedium]) -> Prompt:
-        """As `encode`, with media that are decoded already.
+        """Make the prompt as `encode` does, with media that are decoded already.
 
         Raises:
             RowError: as `encode`.
@@ -188,16 +194,17 @@ class Encoder:
         return self._prompt(sample, answer_format, tuple(one.handle for one in shown))
 
     def plan(self, sample: Sample, answer_format: str) -> Prompt:
-        """The same prompt computed from media headers alone: same ids and spans for well-formed files, empty handle keys."""
+        """Make the same prompt from media headers alone: same ids and spans for well-formed files, empty handle keys."""
         handles = tuple(self.media.plan(ref, self.root(sample)) for ref in sample.media)
         if self.writer is not None:
             from vlmrl.media.argued import blank
 
+            # the family's processor wants pixels, but looks at their number only: black frames of the planned size give the same ids
             return self._written(self.writer, sample, answer_format, [PromptMedium(handle, blank(handle.grid_thw)) for handle in handles])
         return self._prompt(sample, answer_format, handles)
 
     def encode_turns(self, sample: Sample, turns: Messages, shown: Sequence[PromptMedium]) -> Prompt:
-        """The prompt of turns in the chat template's own form, with no instruction added: for what was not made from a row.
+        """Make the prompt of turns in the chat template's own form, with no instruction added: for what was not made from a row.
 
         Args:
             sample: names the prompt in messages and says how answers are read.
@@ -207,6 +214,7 @@ class Encoder:
         Raises:
             RowError: as `encode`.
         """
+        # control tokens of the template itself are in both renderings; one more in the first has come out of a text
         parts = [{"role": turn["role"], "content": [_harmless(part) for part in turn["content"]]} for turn in turns]
         found, expected = (self.tokenize(self._rendered(one)) for one in (turns, parts))
         self._check_counts(sample, self._control_tokens(found), self._control_tokens(expected))
@@ -226,6 +234,7 @@ class Encoder:
             ids, kinds = writer.expand(asked, media)
         except RowError as error:
             raise RowError(error.reason, f"{_where(sample)}: {error}") from error
+        # the processor has expanded the placeholders itself; its counts must be those that each medium was planned and packed with
         columns = [column for column, token in enumerate(ids) if token in self.pad_ids.values()]
         if len(columns) != sum(handle.tokens for handle in handles):
             raise RowError(
@@ -234,6 +243,7 @@ class Encoder:
                 "one by one: this family's processor treats media in company otherwise; give it rows with one medium",
             )
         spans, owners = _runs(columns, [handle.tokens for handle in handles])
+        # one span for each medium, in order: what `Prompt` writes as no owners at all
         plain = owners == tuple(range(len(handles)))
         prompt = Prompt(
             sample=sample,
@@ -270,6 +280,7 @@ class Encoder:
     def _laid_out(self, sample: Sample, answer_format: str, text: str, short: list[int], handles: tuple[MediaHandle, ...]) -> Prompt:
         """A rendered prompt, whose ids are `short`, with every placeholder repeated as its medium needs."""
         if any(handle.step_times is not None for handle in handles):
+            # the times are text and can merge with what stands beside them, so the whole prompt is tokenised anew, not its pieces
             short = self.tokenize(self._with_times(sample, text, handles))
         ids, spans, owners = self.spread(short, handles, _where(sample))
         self._check_length(sample, ids)
@@ -284,27 +295,37 @@ class Encoder:
         )
 
     def tokenize(self, text: str) -> list[int]:
-        """Ids of a text as it stands, control tokens included."""
+        """Tokenise a text as it stands, control tokens included."""
         return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
 
     def spread(
         self, short: Sequence[int], handles: Sequence[MediaHandle], where: str
     ) -> tuple[list[int], list[tuple[int, int]], list[int]]:
-        """Ids with every placeholder repeated as often as its medium has features; the spans, and the medium that each shows.
+        """Repeat every placeholder as often as its medium has features.
+
+        Args:
+            short: ids with one placeholder per medium, or per temporal step of one with `step_times`.
+            handles: the media in the order of their placeholders.
+            where: names the row in messages.
+
+        Returns:
+            The ids, the half-open span of each placeholder in them, and for each span the index in `handles` of its medium.
 
         Raises:
-            RowError: `placeholder`: placeholders and media disagree. `where` names the row.
+            RowError: `placeholder`: placeholders and media disagree.
         """
         if self.writer is not None:
             raise RowError("placeholder", f"{where}: observations of environments are laid out for the Qwen-VL families only")
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
         owners: list[int] = []
+        # one entry per span that is still to come: a medium has one, or one per temporal step
         waiting = [(owner, tokens) for owner, handle in enumerate(handles) for tokens in _pieces(handle)]
         for token in short:
             if token not in self.pad_ids.values():
                 ids.append(token)
                 continue
+            # refused instead of repaired: a prompt whose features belong to another medium trains on the wrong picture without any error
             if len(owners) == len(waiting) or self.pad_ids[handles[waiting[len(owners)][0]].kind] != token:
                 raise RowError("placeholder", f"{where}: placeholders and media disagree in number or order")
             owner, tokens = waiting[len(owners)]
@@ -327,6 +348,7 @@ class Encoder:
             )
         out = [parts[0]]
         for handle, after in zip(videos, parts[1:], strict=True):
+            # one digit after the point, as transformers' Qwen3-VL processor writes it; other digits are other tokens
             out += [pad] if handle.step_times is None else [f"<{t:.1f} seconds>{_OPEN}{pad}{_CLOSE}" for t in handle.step_times]
             out.append(after)
         return "".join(out)
@@ -344,7 +366,9 @@ class Encoder:
             for name in names_of(self.prompt) & {"task", "meta"}:
                 shown = json.dumps(getattr(sample, name), ensure_ascii=False, default=dict)
                 self._check_counts(sample, self._control_tokens(self.tokenize(shown)), 0, f"'{name}', which data.prompt shows,")
+            # a template may word every row differently, so its text for a harmless question is part of the key
             shape = (*shape, worded(self.prompt, plain, answer_format, instruction(answer_format, sample.answer_type)))
+        # one rendering per shape instead of one per row: the template does the same for all rows of it
         if shape not in self._harmless:
             harmless = tuple(dataclasses.replace(turn, question="question", answer="answer") for turn in sample.history)
             plain = dataclasses.replace(plain, history=harmless)
@@ -369,6 +393,7 @@ def _runs(columns: Sequence[int], counts: Sequence[int]) -> tuple[tuple[tuple[in
     owners: list[int] = []
     of = [owner for owner, count in enumerate(counts) for _ in range(count)]
     for column, owner in zip(columns, of, strict=True):
+        # the next column of the same medium's run; a gap within a medium (tiles, rows of patches) begins a new span of it
         if owners and owners[-1] == owner and spans[-1][1] == column:
             spans[-1] = (spans[-1][0], column + 1)
         else:

@@ -24,7 +24,8 @@ _SHOWN = 120
 
 
 def check_gold(sample: Sample, prompt: Prompt) -> None:
-    """
+    """Check a row's answer against its ground truth, and the times of that against the video.
+
     Args:
         prompt: of the sample; its media may be planned only.
 
@@ -46,6 +47,7 @@ def check_answer(sample: Sample, answer_format: str, *, always: bool = False) ->
     """
     kind = ANSWER_TYPES[sample.answer_type]
     written = kind.write(sample.gt) if sample.gt else None
+    # nothing to compare with, or the answer was itself written from the ground truth
     if not always and (not sample.gt or written == sample.answer):
         return
 
@@ -54,6 +56,7 @@ def check_answer(sample: Sample, answer_format: str, *, always: bool = False) ->
         return kind.score(parse(text, answer_format).answer, sample)[2].get(kind.main)
 
     try:
+        # the reference is what ground truth itself scores once it is written and parsed: the format's rounding may cost some of 1.0
         got, best = score(sample.answer), 1.0 if written is None else score(written)
     except ValueError as error:
         raise RowError("answer", f"row '{sample.id}' ({sample.source}): its answer cannot be scored: {str(error)[:200]}") from error
@@ -77,6 +80,7 @@ def _check_times(sample: Sample, prompt: Prompt) -> None:
     duration = prompt.media[0].duration
     if not times or duration is None:
         return
+    # end <= duration + max(0.1 s, min(2 s, 15 % of the clip))
     latest = duration + max(LATE_LEAST, min(LATE_SECONDS, LATE_SHARE * duration))
     for key, start, end in times:
         if start >= duration or end > latest:

@@ -26,6 +26,7 @@ class LazySamples(Mapping[str, Sample]):
         """Id -> number of the sample, from 0."""
         self._files: dict[str, int] = {}
         self._open: list[int] = []
+        # six 64-bit integers a sample in one flat array; as Python objects they would take several times the memory
         self._where = array("Q")
         """File, line, offset, bytes, place in the source, number within its row; of each sample."""
         self._contents = bytearray()
@@ -33,6 +34,7 @@ class LazySamples(Mapping[str, Sample]):
     def add(self, name: str, raw: Raw, place: int, part: int, content: bytes) -> None:
         """Add a sample: the `part`th of this row of a file of lines. `content` is its hash."""
         if raw.file not in self._files:
+            # opened once per file and kept open: samples are read in random order
             self._files[raw.file] = len(self._open)
             self._open.append(os.open(raw.file, os.O_RDONLY | os.O_CLOEXEC))
         self.numbers[name] = len(self.numbers)
@@ -54,10 +56,12 @@ class LazySamples(Mapping[str, Sample]):
         number = self.numbers[name]
         file, line, offset, length, place, part = self._where[6 * number : 6 * number + 6]
         path = next(path for path, number in self._files.items() if number == file)
+        # pread moves no file position, so that several threads can read from one descriptor
         raw = Raw(path, line, "line", os.pread(self._open[file], length, offset))
         found = [*self.reader.read(raw, place)][part:]
         if found and not isinstance(found[0], BadRow):
             sample, content = found[0]
+            # the same id with other content is a changed row too: statistics and answers that were kept belong to what was audited
             if sample.id == name and content == self._contents[16 * number : 16 * number + 16]:
                 return sample
         raise DataError(

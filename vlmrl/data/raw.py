@@ -55,7 +55,7 @@ _CONTAINERS: Catalogue[Callable[[Path], tuple[DataFile, ...]]] = Catalogue("cont
 
 
 def files_of(path: Path) -> Container:
-    """The files behind the path of a source, and how many rows to draw of them. A file or folder of exactly that name comes first.
+    """Find the files behind the path of a source, and how many rows to draw of them. A file or folder of exactly that name comes first.
 
     Raises:
         DataError: there is nothing of that name here; says where it was looked for.
@@ -72,7 +72,7 @@ def files_of(path: Path) -> Container:
 
 
 def drawn(total: int, count: int, name: str) -> frozenset[int]:
-    """Which rows `#count` takes, as numbers from 1: those whose SHA-256 of `row <number>` is smallest.
+    """Choose the rows that `#count` takes, as numbers from 1: those whose SHA-256 of `row <number>` is smallest.
 
     They are the same on every machine and in every run, `#100` is part of `#200`, and their order stays that of the file.
 
@@ -82,6 +82,7 @@ def drawn(total: int, count: int, name: str) -> frozenset[int]:
     if total < count:
         raise DataError(f"{name}: #{count} rows are asked for, it has {total}")
     key = {number: hashlib.sha256(f"row {number}".encode()).digest() for number in range(1, total + 1)}
+    # no generator and no seed: growing `count` only adds rows
     return frozenset(heapq.nsmallest(count, key, key=key.__getitem__))
 
 
@@ -98,7 +99,7 @@ class Raw(NamedTuple):
     """Where `content` begins in a file of lines, in bytes."""
 
     def parse(self) -> object:
-        """Its object.
+        """Parse the row to its object.
 
         Raises:
             RowError: it is no row.
@@ -110,7 +111,7 @@ class Raw(NamedTuple):
         return _parse_line(self.content, self.form != "half", self.form == "long")
 
     def excerpt(self) -> str:
-        """Its first characters, for messages."""
+        """Give its first characters, for messages."""
         if self.form == "cells":
             return _cut(", ".join(self.content[1]).encode())
         if self.form == "object":
@@ -119,7 +120,7 @@ class Raw(NamedTuple):
 
 
 def count_rows(path: Path) -> int:
-    """How many rows a source has, good or bad, without parsing them.
+    """Count the rows of a source, good or bad, without parsing them.
 
     Raises:
         DataError: as `read_source`.
@@ -129,13 +130,20 @@ def count_rows(path: Path) -> int:
 
 
 def raw_rows(path: Path, blank: Callable[[], None] = lambda: None) -> Iterator[tuple[int, Raw]]:
-    """(number within the source from 1, row) of each row that the source stands for. `blank` is called for each empty line.
+    """Read each row that the source stands for.
+
+    Args:
+        blank: called for each empty line, which is no row.
+
+    Yields:
+        (number within the source from 1, row).
 
     Raises:
         DataError: as `read_source`.
     """
     container, keep = files_of(path), None
     if container.draw is not None:
+        # which rows are drawn depends on how many there are, so these files are read twice
         keep = drawn(sum(_count(part) for part in container.parts), container.draw, str(path))
     place = 0
     for part in container.parts:
@@ -172,9 +180,11 @@ def _jsonl(path: Path, blank: Callable[[], None]) -> Iterator[Raw]:
     try:
         with path.open("rb") as file:
             number = end = 0
+            # bounds memory whatever stands in the file: the longest row with its newline, and one byte more that shows that a line goes on
             while data := file.readline(MAX_LINE + 2):
                 number += 1
                 whole = data.endswith(b"\n")
+                # the rest of a line that is too long is skipped in pieces, and counted: later offsets stay right
                 start, length = end, len(data) if whole else len(data) + _skip_line(file)
                 end += length
                 if number == 1 and data.startswith(_BOM):
@@ -182,6 +192,7 @@ def _jsonl(path: Path, blank: Callable[[], None]) -> Iterator[Raw]:
                 if not data.strip():
                     blank()
                     continue
+                # `- whole`: the newline is no part of the row
                 yield _line(name, number, data, whole, too_long=length - whole > MAX_LINE)._replace(offset=start)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -201,6 +212,7 @@ def _delimited(part: DataFile) -> Iterator[Raw]:
 
 
 def _line(name: str, number: int, data: bytes, whole: bool, *, too_long: bool) -> Raw:
+    # of a line that is too long only the excerpt is kept: a character of UTF-8 has at most 4 bytes
     return Raw(name, number, "long" if too_long else "line" if whole else "half", data[: 4 * EXCERPT] if too_long else data)
 
 
@@ -222,6 +234,7 @@ def _parse_line(data: bytes, whole: bool, too_long: bool) -> object:
     except UnicodeDecodeError as error:
         raise RowError("encoding", f"not UTF-8: byte {data[error.start]:#04x} at position {error.start}") from error
     try:
+        # both hooks refuse what `json` would take: it keeps the last of repeated keys in silence, and reads NaN, which is no JSON
         return json.loads(text, object_pairs_hook=_no_repeats, parse_constant=_no_constants)
     except RecursionError as error:
         raise RowError("nesting", "brackets are nested too deeply") from error
@@ -229,6 +242,7 @@ def _parse_line(data: bytes, whole: bool, too_long: bool) -> object:
         if not whole:
             raise RowError("half_line", "the last line has no end; the file was probably cut while it was written") from error
         raise RowError("json", f"{error.msg} at character {error.pos}") from error
+    # Python converts no integer of more than 4300 digits; a JSONDecodeError is a ValueError too, and was caught above
     except ValueError as error:
         raise RowError("bad_value", f"a number has too many digits: {str(error)[:100]}") from error
 
@@ -243,6 +257,7 @@ def _parse_cells(names: list[str], cells: list[str]) -> dict[str, str | None]:
         raise RowError(
             "columns", f"the record has {len(cells)} cells, the header names {len(names)} columns; is a cell with the delimiter quoted?"
         )
+    # a delimited file cannot tell an empty text from a missing value; empty is missing, as null is
     return {name: cell if cell.strip() else None for name, cell in zip(names, cells, strict=True) if name}
 
 

@@ -60,7 +60,7 @@ _BLANK = "\u115f\u1160\u2800\u3164\uffa0"
 
 
 def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
-    """Check a row against the schema. `source` is its `file:line`; `media_root` is passed on.
+    """Check a row against the schema and make its sample. `source` is its `file:line`; `media_root` is passed on.
 
     Raises:
         RowError: `not_object`, `missing_key`, `unknown_key`, `bad_type`, `bad_value`, `not_finite`, `nesting`, `encoding`,
@@ -68,8 +68,11 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
     """
     if not isinstance(obj, dict):
         raise RowError("not_object", f"a row must be a JSON object, got {type(obj).__name__}")
+    # first: all that follows may rely on plain, finite JSON values that can be printed in a message
     check_values(obj)
+    # tables give every row every column: null says the same as no key
     row = {key: value for key, value in obj.items() if value is not None}
+    # refused instead of ignored: a misspelt optional key would be lost without a word
     for key in row:
         if key not in KEYS:
             raise RowError("unknown_key", f"'{key}'{_nearest(key, KEYS)} (extra data belongs in 'meta')")
@@ -86,6 +89,7 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
     history, earlier = _history(row, len(media), kinds) if "history" in row else ((), [])
     media = _ordered(media, earlier + kinds)
     _check_data_type(row, media)
+    # before control tokens are looked for, so that options are searched as well
     question = _with_options(question, _options(row))
     if not visible(question):
         raise RowError("bad_value", "'prompt' has no visible text besides placeholders")
@@ -94,6 +98,7 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
     thought = row.get("thought")
     if thought is not None and not isinstance(thought, str):
         raise RowError("bad_type", f"'thought' must be text, got {type(thought).__name__}")
+    # placeholders were taken out above: any that is left stands where it would be read as a medium that is not there
     told = [(f"history[{i}]", text) for i, turn in enumerate(history) for text in (turn.question, turn.answer)]
     for key, text in (("prompt", question), ("answer", answer), ("thought", thought or ""), *told):
         found = _CONTROL.search(text)
@@ -121,7 +126,7 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
 
 
 def check_values(obj: object) -> None:
-    """Whether everything inside is a plain JSON value that can be stored and written again.
+    """Check that everything inside is a plain JSON value that can be stored and written again.
 
     Raises:
         RowError: `nesting`, `not_finite`, `encoding`, `bad_type` or `bad_value`, with the place inside the row.
@@ -159,12 +164,12 @@ def _check_text(place: str, value: str) -> None:
 
 
 def visible(text: str) -> bool:
-    """Whether a text has a character that can be seen: not only white space, zero-width and control characters, or fillers."""
+    """Check whether a text has a character that can be seen: not only white space, zero-width and control characters, or fillers."""
     return any(character.isprintable() and not character.isspace() and character not in _BLANK for character in text)
 
 
 def check_id(name: str) -> None:
-    """Ids are keys and are printed everywhere: short, on one line, without control or format characters.
+    """Check an id. Ids are keys and are printed everywhere: short, on one line, without control or format characters.
 
     Raises:
         RowError: `bad_value`.
@@ -211,6 +216,7 @@ def _split_placeholders(prompt: str, place: str) -> tuple[str, list[MediaKind], 
     first = _PLACEHOLDERS.match(prompt) is None
     text = prompt.strip()
     kinds: list[MediaKind] = []
+    # at the end they are taken off from the last one on, hence the reversal below
     while found := (_LAST_PLACEHOLDER.search(text) if first else _PLACEHOLDERS.match(text)):
         kinds.append("image" if found.group(1) == "image" else "video")
         text = text[: found.start()].rstrip() if first else text[found.end() :]
@@ -293,6 +299,7 @@ def _frames(item: Mapping[str, Any], place: str) -> MediaRef:
         more = "; give 'sha256' with each frame" if unknown[0] == "sha256" else ""
         raise RowError("unknown_key", f"'{place}.{unknown[0]}' (a video given as pictures has 'frames' and 'times' or 'fps'){more}")
     frames, times, fps = item["frames"], item.get("times"), item.get("fps")
+    # exactly one of the two: a default rate would shift every answer in seconds
     if (times is None) == (fps is None):
         how = "both given; use one of them" if times is not None else "missing; one of them says when each picture comes on screen"
         raise RowError("missing_key" if times is None else "bad_value", f"'{place}.times' and '{place}.fps' are {how}")
@@ -318,6 +325,7 @@ def _times(times: object, place: str) -> tuple[float, ...]:
     if not isinstance(times, list) or not times or not all(_is_number(time) for time in times):
         raise RowError("bad_type", f"'{place}.times' must be a list of numbers, one for each frame, got {str(times)[:60]}")
     for i, (before, after) in enumerate(pairwise(times)):
+        # the tolerance is for differences of floats: 0.018 - 0.016 is less than 1 / 500
         if after - before < (1 - 1e-6) / MAX_FPS:
             how = f"not at least {1 / MAX_FPS:g} s after {before}; frames stand in the order of their times"
             raise RowError("bad_value", f"'{place}.times[{i + 1}]' is {after}, {how}")
@@ -339,6 +347,7 @@ def _ordered(media: list[MediaRef], kinds: list[MediaKind]) -> tuple[MediaRef, .
     for kind in ("image", "video"):
         if kinds.count(kind) != have.count(kind):
             raise RowError("placeholder", f"'prompt' has {kinds.count(kind)} <{kind}> but the row has {have.count(kind)} {kind}(s)")
+    # each placeholder takes the next medium of its kind; the order within a kind is the row's
     queues = {kind: iter([ref for ref in media if ref.kind == kind]) for kind in set(kinds)}
     return tuple(next(queues[kind]) for kind in kinds)
 
@@ -383,6 +392,7 @@ def _answer_type(row: Mapping[str, Any]) -> AnswerType:
 
 
 def _ground_truth(gt: dict[str, Any], kind: AnswerType) -> dict[str, Any]:
+    # ground truth of another answer type: the row's `answer_type` is probably wrong, and the key would be ignored
     for other in ANSWER_TYPES.values():
         foreign = [key for key in other.reserved if gt.get(key) is not None and key not in kind.reserved]
         if foreign:
@@ -398,6 +408,7 @@ def _built_answer(kind: AnswerType, gt: Mapping[str, Any]) -> str:
 
 
 def _meta(row: Mapping[str, Any]) -> dict[str, Any]:
+    # a frame of null is no frame; other nulls in `meta` are the user's own data and stay
     meta = {key: value for key, value in _mapping(row, "meta").items() if key != "frame" or value is not None}
     if "frame" in meta:
         from vlmrl.answers.frame import frame_problem

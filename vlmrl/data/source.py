@@ -73,7 +73,7 @@ class SourceReport:
         return len(self.samples) + len(self.bad) + self.duplicates
 
     def reasons(self) -> dict[str, int]:
-        """Bad rows by reason, most frequent first."""
+        """Count the bad rows by reason, most frequent first."""
         return dict(Counter(row.reason for row in self.bad).most_common())
 
 
@@ -88,12 +88,21 @@ class Ids:
         return len(self._first)
 
     def new(self, name: str, where: str, content: bytes) -> bool:
-        """Whether this id is new; False for a repeat of the same content that `keep_first` drops.
+        """Record an id and check whether it is new.
+
+        Args:
+            where: `file:line` of the row.
+            content: hash of what the row holds, always of the same length.
+
+        Returns:
+            False for a repeat of the same content that `keep_first` drops.
 
         Raises:
             RowError: `duplicate_id`.
         """
+        # hash and place in one bytes object: a set of a million ids stays small. File names need not be UTF-8 (surrogateescape)
         first = self._first.setdefault(name, known := content + where.encode("utf-8", "surrogateescape"))
+        # the very object that was just put in: the id was not there
         if first is known:
             return True
         same = first.startswith(content)
@@ -116,8 +125,11 @@ class RowReader:
         self._media_root = media_root
 
     def read(self, raw: Raw, place: int) -> Iterator[tuple[Sample, bytes] | BadRow]:
-        """The samples that a row stands for, each with a hash of its content (16 bytes), or why it is none. `place`: number in the source,
-        from 1."""
+        """Parse and check a row. `place` is its number within the source, from 1.
+
+        Yields:
+            The samples that the row stands for, each with a hash of its content (16 bytes), or why it is none.
+        """
         where = f"{raw.file}:{raw.line}"
         try:
             obj = raw.parse()
@@ -137,6 +149,7 @@ class RowReader:
     def _converted(importer: Importer, obj: object, where: str, place: int) -> list[object]:
         from vlmrl.data.stored import stored
 
+        # bytes become files first: adapters and the schema know paths only
         media = stored(importer.opened(obj), root=importer.options.media_dir, folder=importer.options.media_folder)
         return importer.rows(media, where=where, place=place)
 
@@ -174,7 +187,7 @@ def read_source(path: Path, *, media_root: str, dedupe: Dedupe = "error", option
 
 
 def check_columns(importer: Importer, path: Path) -> None:
-    """To be called when all rows have been read.
+    """Check that every mapped column was seen. To be called when all rows have been read.
 
     Raises:
         DataError: `columns` names what no row has.
@@ -194,7 +207,7 @@ def load_source(
     options: ImportOptions | None = None,
     say: Callable[[str], None] | None = None,
 ) -> list[Sample]:
-    """The good rows of a source, in the order of the file. Bad rows are added to `quarantine` as JSON lines, each once.
+    """Load the good rows of a source, in the order of the file. Bad rows are added to `quarantine` as JSON lines, each once.
 
     Args:
         max_bad_rows: largest share of bad rows, which the recipe says (`data.max_bad_rows`); None: none may be bad, and there is no
@@ -214,12 +227,13 @@ def load_source(
 
 
 def check_usable(path: Path, bad: list[BadRow], good: int, rows: int, *, max_bad_rows: float | None, quarantine: Path | None) -> None:
-    """Whether a source can be used, of whose `rows` so many are `good`. Bad rows are added to `quarantine`.
+    """Check that a source can be used, of whose `rows` so many are `good`. Bad rows are added to `quarantine`.
 
     Raises:
         DataError: as `load_source`.
     """
     if quarantine is not None and bad:
+        # before anything is raised: the file then holds all bad rows, the message only the first
         write_quarantine(quarantine, bad)
     share = len(bad) / rows if rows else 0.0
     if not good:
@@ -227,10 +241,12 @@ def check_usable(path: Path, bad: list[BadRow], good: int, rows: int, *, max_bad
     if share > (max_bad_rows or 0.0):
         allowed = "" if max_bad_rows is None else f"; data.max_bad_rows allows {max_bad_rows:.2%}"
         raise DataError(f"{path}: {len(bad)} of {rows} rows are bad ({share:.2%}){allowed}" + _listing(bad, quarantine, max_bad_rows))
+    # fatal also within the allowed share: statistics, journals and memories are kept by id, and two rows would share them
     repeated = [row for row in bad if row.reason == "duplicate_id"]
     if repeated:
         advice = "; give every row its own id, or set data.dedupe: keep_first if the repeats are identical"
         raise DataError(f"{path}: {len(repeated)} repeated id(s){advice}" + _listing(bad, quarantine, max_bad_rows))
+    # fatal too: answers of two data sets do not mean the same
     mixed = [row for row in bad if row.reason == MIXED]
     if mixed:
         raise DataError(f"{path}: {len(mixed)} row(s) of another shape than the first\n  {mixed[0]}\n  split the file by shape")
@@ -252,7 +268,7 @@ def write_quarantine(path: Path, bad: list[BadRow]) -> None:
 
 
 def bad_row(raw: Raw, error: RowError) -> BadRow:
-    """A row with what is wrong with it."""
+    """Describe a row that cannot be used."""
     message = str(error).removeprefix(f"{error.reason}: ")
     return BadRow(file=raw.file, line=raw.line, reason=error.reason, message=message, excerpt=raw.excerpt())
 

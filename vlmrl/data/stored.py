@@ -15,10 +15,11 @@ _VIDEO_SUFFIX = {"mp4": ".mp4", "matroska": ".mkv", "avi": ".avi", "mpegts": ".t
 
 
 def stored(value: Any, *, root: Path | None, folder: str | None, place: str = "") -> Any:
-    """A row with each `{"bytes": ..., "path": ...}`, and each text that is the content of a file (`data.embedded`), replaced by
-    `{"path": "<folder>/<hash>.<kind>", "sha256": ...}`.
+    """Write media that a row holds as bytes to files, below `root` unless they are there already.
 
-    The file is written below `root` unless it is there already. Bytes elsewhere are left alone, for the schema to refuse.
+    Returns:
+        The row with each `{"bytes": ..., "path": ...}`, and each text that is the content of a file (`data.embedded`), replaced by
+        `{"path": "<folder>/<hash>.<kind>", "sha256": ...}`. Bytes elsewhere are left alone, for the schema to refuse.
 
     Raises:
         RowError: `image_bytes` (the source names no folder), `base64`, `format`, `too_large`, or `forbidden` (of the folder).
@@ -30,6 +31,7 @@ def stored(value: Any, *, root: Path | None, folder: str | None, place: str = ""
         return _store(content_of(value, place), root, folder, place)
     if isinstance(value, dict):
         data = value.get("bytes")
+        # the form of `datasets`' Image and Video columns; the path in it names a file of whoever made the data set, and is not used
         if (isinstance(data, bytes) or (isinstance(data, str) and is_embedded(data))) and set(value) <= {"bytes", "path"}:
             if root is None or folder is None:
                 raise RowError("image_bytes", f"'{place}' holds bytes; set 'media_folder' of the source to the folder to write them to")
@@ -50,6 +52,7 @@ def _store(data: bytes, root: Path, folder: str, place: str) -> dict[str, str]:
     except MediaError as error:
         raise RowError(error.reason, f"'{place}': {str(error).removeprefix(error.reason + ': ')}") from error
     target = root / name
+    # the name is the hash: a file of this length holds these bytes, one of another was cut while it was written
     if fs.length(target) != len(data):
         fs.mkdir(target.parent)
         fs.write_bytes(target, data)

@@ -13,13 +13,16 @@ _BATCH = 256
 
 
 def rows(path: Path, parquet: bool) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet or Arrow file."""
+    """Read the rows of a Parquet or Arrow file."""
     for _, batch in batches(path, parquet):
         yield from batch()
 
 
 def batches(path: Path, parquet: bool) -> Iterator[tuple[int, Callable[[], list[dict[str, Any]]]]]:
-    """(number of rows, the rows) of at most 256 rows at a time.
+    """Read a file in batches of at most 256 rows.
+
+    Yields:
+        (number of rows, function that makes them Python objects); counting rows does not call it.
 
     Raises:
         DataError: pyarrow is not installed, or the file is damaged.
@@ -38,8 +41,10 @@ def batches(path: Path, parquet: bool) -> Iterator[tuple[int, Callable[[], list[
                     yield batch.num_rows, batch.to_pylist
                     number += batch.num_rows
             return
+        # the stream format, in which `datasets` saves its .arrow files, not the file format with an index at its end
         with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
             for whole in stream:
+                # batches of a stream are as large as their writer made them
                 for start in range(0, whole.num_rows, _BATCH):
                     batch = whole.slice(start, _BATCH)
                     yield batch.num_rows, batch.to_pylist

@@ -32,7 +32,7 @@ _JINJA = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=Fal
 
 
 def prompt_problem(template: str) -> str | None:
-    """What is wrong with a template before any row is seen; None where nothing is."""
+    """Describe what is wrong with a template before any row is seen; None where nothing is."""
     try:
         names = names_of(template)
         _compiled(template)
@@ -47,7 +47,7 @@ def prompt_problem(template: str) -> str | None:
 
 
 def worded(template: str, sample: Sample, answer_format: str, instruction: str) -> str:
-    """What a template makes of a row. `instruction` is our own sentence of its answer format.
+    """Render a template for a row. `instruction` is our own sentence of its answer format.
 
     Raises:
         RowError: `prompt`: it cannot be rendered for this row, or leaves out the question.
@@ -67,6 +67,7 @@ def worded(template: str, sample: Sample, answer_format: str, instruction: str) 
     # What an expression of the template does with a row's values: a missing key, a sum of a text and a number, a division by 0.
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise RowError("prompt", f"{where}: data.prompt cannot be rendered: {type(error).__name__}: {error}") from error
+    # compared as text, not by name: a filter or a condition in the template can lose the question although it names it
     if sample.question.strip() not in text:
         raise RowError("prompt", f"{where}: the text that data.prompt makes does not hold the question as it stands in the row")
     return text
@@ -74,7 +75,7 @@ def worded(template: str, sample: Sample, answer_format: str, instruction: str) 
 
 @functools.lru_cache(maxsize=16)
 def names_of(template: str) -> frozenset[str]:
-    """The names that a template asks for. Raises jinja2.TemplateSyntaxError."""
+    """Find the names that a template asks for. Raises jinja2.TemplateSyntaxError."""
     return frozenset(find_undeclared_variables(_JINJA.parse(template)))
 
 

@@ -14,7 +14,7 @@ REPORT = "conform.json"
 
 
 def is_reported(path: str) -> bool:
-    """Whether such a report lies beside the model in a folder; most models have none."""
+    """Check whether such a report lies beside the model in a folder; most models have none."""
     return (Path(path).expanduser() / REPORT).is_file()
 
 
@@ -60,7 +60,7 @@ class Family(Protocol):
         ...
 
     def tokens(self, processor: Any, path: str) -> Tokens:
-        """Ids, from the processor that was found at `path`.
+        """Read the ids, from the processor that was found at `path`.
 
         Raises:
             ConfigError: the processor belongs to another family.
@@ -76,9 +76,9 @@ class Family(Protocol):
         ...
 
     def adaptable(self, model: Any) -> Sequence[str]:
-        """Names of the linear layers of the language model that can carry adapters, in the order of the model."""
+        """List the names of the linear layers of the language model that can carry adapters, in the order of the model."""
         ...
 
     def part_of(self, name: str) -> Part:
-        """The part of the model that a parameter of this name belongs to."""
+        """Name the part of the model that a parameter of this name belongs to."""
         ...

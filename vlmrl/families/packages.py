@@ -7,7 +7,7 @@ EXTRAS = {"num2words": "smolvlm"}
 
 
 def what_is_missing(error: ImportError, what: str) -> str:
-    """A line for something that does not load because a package is not there, with how to get it. `what`: as `the processor of 'x'`."""
+    """Write a line for something that does not load because a package is missing, with how to get it. `what`: as `the processor of 'x'`."""
     first = str(error).strip().split("\n")[0]
     for package, extra in EXTRAS.items():
         if package in str(error):

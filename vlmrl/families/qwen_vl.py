@@ -32,7 +32,7 @@ class QwenVL:
     """The time is written before each temporal step of a video, and the step has a span and positions of its own."""
 
     def tokens(self, processor: Any, path: str) -> Tokens:
-        """Control tokens and ends by name.
+        """Read control tokens and ends by name.
 
         Raises:
             ConfigError: the tokenizer lacks one that is needed.
@@ -62,7 +62,7 @@ class QwenVL:
         )
 
     def adaptable(self, model: Any) -> Sequence[str]:
-        """By the name of the language model."""
+        """List the linear layers below the language model, whatever stands around it."""
         return [name for name, module in model.named_modules() if isinstance(module, Linear) and ".language_model." in f".{name}"]
 
     def part_of(self, name: str) -> Part:
@@ -71,13 +71,14 @@ class QwenVL:
 
 
 def part_of(name: str) -> Part:
-    """The part of the model that a parameter of this name belongs to: `vision` is the tower without its mergers, `projector` the mergers
-    (with those of deepstack features), `language` the decoder with embeddings and head."""
+    """Name the part of the model that a parameter of this name belongs to: `vision` is the tower without its mergers, `projector` the
+    mergers (with those of deepstack features), `language` the decoder with embeddings and head."""
     if not in_tower(name):
         return "language"
     return "projector" if ".merger." in name or ".deepstack_merger_list." in name else "vision"
 
 
 def in_tower(name: str) -> bool:
-    """Whether a module of this name belongs to the vision tower or its mergers."""
+    """Check whether a module of this name belongs to the vision tower or its mergers."""
+    # the dot in front: a name may begin with the tower itself
     return ".visual." in f".{name}"

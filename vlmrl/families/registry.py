@@ -24,7 +24,7 @@ REFERENCE = "repeat"
 
 
 def family_of(model_type: str, path: str) -> Family:
-    """The family of a model type that has code of its own.
+    """Look up the family of a model type that has code of its own.
 
     Raises:
         ConfigError: no such family.
@@ -45,8 +45,8 @@ CHOICES: Catalogue[Callable[[str, str, str | None], Family]] = Catalogue(
 
 
 def choose(wanted: str, model_type: str, path: str, revision: str | None = None) -> Family:
-    """The family that a recipe asks for. `auto`: that of the model type; else what an exported folder says of itself; else, where a
-    report of `vlmrl check` beside the model admits a layout, the generic one.
+    """Choose the family that a recipe asks for. `auto`: that of the model type; else what an exported folder says of itself; else, where
+    a report of `vlmrl check` beside the model admits a layout, the generic one.
 
     Raises:
         ConfigError: no such family, or the model type has none, or the report cannot be read.
@@ -64,13 +64,13 @@ def choose(wanted: str, model_type: str, path: str, revision: str | None = None)
 
 
 def exported_as(path: str) -> str | None:
-    """The family that a folder which we exported was trained as; None for any other folder."""
+    """Read the family that a folder which we exported was trained as; None for any other folder."""
     name = read_json(Path(path).expanduser() / "vlmrl.json").get("family")
     return name if isinstance(name, str) else None
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """An object in a JSON file; empty where there is none."""
+    """Read an object in a JSON file; empty where there is none."""
     try:
         body = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -13,11 +13,11 @@ class Report(Protocol):
     """What the file says."""
 
     def admitted(self) -> tuple[str, ...]:
-        """Layouts that are exact for the model, with the version of transformers that is installed."""
+        """List the layouts that are exact for the model, with the version of transformers that is installed."""
         ...
 
     def check(self) -> None:
-        """Before the model is used: the report must not speak against that.
+        """Check, before the model is used, that the report does not speak against that.
 
         Raises:
             ConfigError: a promise that is needed was not kept, with the versions that are installed here.
@@ -25,7 +25,7 @@ class Report(Protocol):
         ...
 
     def told(self) -> tuple[str, Literal["ok", "absent", "problem"], str]:
-        """(what was found, how good that is, what to do) for `vlmrl check`."""
+        """Tell (what was found, how good that is, what to do) for `vlmrl check`."""
         ...
 
 
@@ -34,7 +34,7 @@ REPORTS: Catalogue[Callable[[str], Report]] = Catalogue("report beside a model")
 
 
 def report_of(path: str) -> Report | None:
-    """The report beside the model in a folder; None where there is none, as for most.
+    """Read the report beside the model in a folder; None where there is none, as for most.
 
     Raises:
         ConfigError: the report cannot be read.

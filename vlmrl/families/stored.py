@@ -24,12 +24,12 @@ class Stored:
 
     @property
     def count(self) -> int:
-        """Numbers in it."""
+        """Count the numbers in it."""
         return math.prod(self.shape)
 
 
 def stored(folder: Path) -> Mapping[str, Stored]:
-    """Tensors of all `*.safetensors` of a folder, by name.
+    """Read the headers of all `*.safetensors` of a folder: their tensors, by name.
 
     Raises:
         CheckpointError: a file has no header that can be read, or is shorter than its header says.
@@ -45,11 +45,13 @@ def stored(folder: Path) -> Mapping[str, Stored]:
 
 def _header(file: Path) -> dict[str, Stored]:
     with file.open("rb") as handle:
+        # safetensors: 8 bytes with the length of a JSON header, the header, then the tensors
         length = int.from_bytes(handle.read(8), "little")
         if not 0 < length <= min(_LONGEST, file.stat().st_size - 8):
             raise ValueError(f"{length} bytes of header in {file.stat().st_size} bytes")
         header = json.loads(handle.read(length))
     named = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    # offsets count from the end of the header; a file that was cut while it was copied is shorter than the last of them
     end = max((int(entry["data_offsets"][1]) for entry in named.values()), default=0)
     if 8 + length + end > file.stat().st_size:
         raise ValueError(f"{8 + length + end} bytes expected, {file.stat().st_size} there")
@@ -57,5 +59,9 @@ def _header(file: Path) -> dict[str, Stored]:
 
 
 def sizes(tensors: Mapping[str, Stored]) -> tuple[int, int]:
-    """(numbers, bytes) of all tensors."""
+    """Count (numbers, bytes) of all tensors.
+
+    Returns:
+        (numbers, bytes); types that are not known count 4 bytes each.
+    """
     return sum(t.count for t in tensors.values()), sum(t.count * BYTES.get(t.dtype, 4) for t in tensors.values())

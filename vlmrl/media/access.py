@@ -30,7 +30,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 
 
 def check_path(path: str) -> None:
-    """Whether `path` has a form that may be opened at all; looks at the text only.
+    """Check that `path` has a form that may be opened at all; looks at the text only.
 
     Raises:
         MediaError: `forbidden`, for URLs, absolute paths, `..`, backslashes, NUL, names that are not normalised or too long.
@@ -57,6 +57,7 @@ def _path_problem(path: str) -> str | None:
         return "contains '..'"
     if posixpath.normpath(path) != path or path == ".":
         return f"is not normalised (write {posixpath.normpath(path)!r})"
+    # two spellings of one name would be two files here and one on a file system that normalises names
     if unicodedata.normalize("NFC", path) != path:
         return "is not in Unicode normal form C"
     try:
@@ -90,6 +91,7 @@ def open_media(root: Path, path: str, *, max_bytes: int) -> BinaryIO:
         raise _os_error(path, root, error) from error
     status = os.fstat(descriptor)
     problem = None
+    # asked of the open descriptor, not of the path, which may name another file by now
     if not stat.S_ISREG(status.st_mode):
         problem = MediaError("forbidden", f"{path}: is not a regular file")
     elif status.st_size > max_bytes:
@@ -101,7 +103,7 @@ def open_media(root: Path, path: str, *, max_bytes: int) -> BinaryIO:
 
 
 def list_folder(root: Path, path: str, *, most: int) -> list[str]:
-    """Names in the folder `path` under `root`, in no order, under the rules of `open_media`.
+    """List the names in the folder `path` under `root`, in no order, under the rules of `open_media`.
 
     Raises:
         MediaError: `forbidden`, `missing`, `unreadable`, or `too_large` (more than `most` names).
@@ -117,6 +119,7 @@ def list_folder(root: Path, path: str, *, most: int) -> list[str]:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 raise MediaError("forbidden", f"{path}: is not a folder; list the frames, or name the folder that holds them")
             with os.scandir(descriptor) as entries:
+                # one more than allowed shows that there are too many, without reading a folder of millions
                 names = [entry.name for entry in itertools.islice(entries, most + 1)]
         finally:
             os.close(descriptor)
@@ -149,7 +152,7 @@ def _os_error(path: str, root: Path, error: OSError) -> MediaError:
 
 
 def read_all(file: BinaryIO, name: str, *, max_bytes: int) -> bytes:
-    """The rest of an open file; the cap holds even for a file that grows while it is read.
+    """Read the rest of an open file; the cap holds even for a file that grows while it is read.
 
     Raises:
         MediaError: `too_large` or `unreadable`.
@@ -164,7 +167,10 @@ def read_all(file: BinaryIO, name: str, *, max_bytes: int) -> bytes:
 
 
 def read_media(root: Path, path: str, *, max_bytes: int) -> bytes:
-    """The content of `path` under `root`; hash and decode these bytes, not the path again.
+    """Read the content of `path` under `root`; hash and decode these bytes, not the path again.
+
+    Returns:
+        All bytes of the file.
 
     Raises:
         MediaError: as `open_media`.

@@ -39,11 +39,14 @@ class Writer(Protocol):
     def argue(self) -> Argue: ...
 
     def render(self, messages: Sequence[dict[str, Any]]) -> str:
-        """The text of a prompt, a placeholder per medium."""
+        """Render the text of a prompt, a placeholder per medium."""
         ...
 
     def expand(self, messages: Sequence[dict[str, Any]], media: Sequence[Any]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
-        """(token ids, kinds of tokens by the name of the model's argument) of a prompt. `media`: its handles with their frames.
+        """Make the ids of a prompt. `media`: its handles with their frames.
+
+        Returns:
+            (token ids, kinds of tokens by the name of the model's argument).
 
         Raises:
             RowError: `placeholder`: the processor refuses it.
@@ -79,7 +82,11 @@ class MediaProcessor(Protocol):
 
 
 def blank(grid: Grid) -> np.ndarray:
-    """Black frames of this number and size, in hardly any memory: what a processor makes of sizes does not depend on colours."""
+    """Make black frames of this number and size, in hardly any memory: what a processor makes of sizes does not depend on colours.
+
+    Returns:
+        uint8 [T, h, w, 3] for a grid (T, h, w) in frames and pixels; one pixel seen many times, read-only.
+    """
     return np.broadcast_to(np.zeros((1, 1, 1, 3), dtype=np.uint8), (*grid, 3))
 
 
@@ -92,10 +99,11 @@ class PlannedTokens:
         self._lock = threading.Lock()
 
     def of(self, kind: MediaKind, grid: Grid, times: np.ndarray | None, duration: float | None) -> int:
-        """Of `grid` frames and pixels."""
+        """Count the placeholder tokens of a medium of `grid` frames and pixels."""
         with self._lock:
             known = self._known.get((kind, grid))
         if known is None:
+            # outside the lock: the processor takes long, and a second thread that asks for the same size finds the same number
             known = self._argue(np.ascontiguousarray(blank(grid)), kind, times, duration).tokens
             with self._lock:
                 self._known[(kind, grid)] = known

@@ -81,28 +81,30 @@ class Decoded:
 
 
 def sniff(head: bytes) -> str:
-    """Demuxer for a file that starts with these bytes (600 are enough).
+    """Name the demuxer for a file that starts with these bytes (600 are enough).
 
     Raises:
         MediaError: `format`.
     """
     if not head:
         raise MediaError("corrupt", "video: the file is empty")
+    # AVIF and HEIC pictures are ISO files too
     if head[4:8] in _BOXES and not (head[4:8] == b"ftyp" and head[8:12] in _PICTURE_BRANDS):
         return "mp4"
     if head[:4] == b"\x1a\x45\xdf\xa3":
         return "matroska"
     if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
         return "avi"
+    # sync bytes of three packets of 188 bytes; one alone is the letter G
     if head[:1] == b"\x47" and head[188:189] == b"\x47" and head[376:377] == b"\x47":
         return "mpegts"
     raise MediaError("format", "video: the content is not MP4, MOV, Matroska, WebM, AVI or MPEG-TS")
 
 
 def read_header(file: BinaryIO, *, decode: bool = True) -> Header:
-    """What the file says about its video. Decodes one frame, which alone tells the orientation in every container; `decode=False`
-    does without where the file cannot hold one.
+    """Read what the file says about its video.
 
+    Decodes one frame, which alone tells the orientation in every container; `decode=False` does without where the file cannot hold one.
     Where the header lacks the number of frames or the duration (Matroska, fragments), packets are counted, still without decoding.
 
     Raises:
@@ -120,12 +122,14 @@ def read_header(file: BinaryIO, *, decode: bool = True) -> Header:
     track = read_iso(file) if name == "mp4" else None
     if track is not None and promised is not None:
         promised = max(promised, track.duration)  # the demuxer counts decoding times, which may end before the last frames are shown
+    # a duration that is about the longest stream may be that of the sound; only packets tell the video's own
     complete = n_frames > 0 and promised is not None and not whole_file
     duration = promised
     if not complete or duration is None:
         packets = scan(file)
         n_frames, duration = len(packets.times), packets.end
         check_bounds(width, height, duration, n_frames)
+    # odd: a quarter turn, which swaps the sides
     if orientation % 2:
         width, height = height, width
     info = VideoInfo(width, height, duration, n_frames)
@@ -140,6 +144,7 @@ def _orientation(file: BinaryIO) -> int:
         if first is None:
             raise MediaError("no_frames", "video: no frame can be decoded")
         with border("video"):
+            # the decoder gathers it from wherever it was written. A 3 x 3 matrix by rows (a, b, u, c, d, v, x, y, w); without one, identity
             found = [bytes(data) for data in first.frame.side_data if data.type.name == "DISPLAYMATRIX"]
             a, b, _, c, d, *_ = struct.unpack("=9i", found[0]) if found else (1, 0, 0, 0, 1)
     return orientation_of(a, b, c, d)
@@ -148,7 +153,7 @@ def _orientation(file: BinaryIO) -> int:
 def _is_upright(container: Any, stream: Any, name: str, file: BinaryIO) -> bool:
     """Whether neither the container nor the bit stream has a place where a rotation is written. False where it cannot be told."""
     if name == "mp4":
-        return False
+        return False  # the track's matrix may turn it; files where headers suffice were read by `iso`
     with border("video"):
         codec, extra = str(stream.codec_context.name), bytes(stream.codec_context.extradata or b"")
         packet = next((bytes(p) for p in _packets(container, stream) if p.size), None)
@@ -181,6 +186,7 @@ def scan(file: BinaryIO) -> Packets:
                 raise _joined(f"is damaged after {max(0.0, broken):.2f} s, and goes on behind that")
             if damaged:
                 regular = False
+                # kept as seconds from the first frame; what comes behind it decides whether the file was cut here or is damaged inside
                 broken = start - min((first for first, _ in shown), default=start) if video and start is not None else broken
                 continue
             if start is None or broken is not None:
@@ -189,6 +195,7 @@ def scan(file: BinaryIO) -> Packets:
                 decoded = float(packet.dts * packet.time_base)
                 if decoded < clock - BACK:
                     raise _joined(f"starts again after {clock - min(first for first, _ in shown):.2f} s: its time stamps run back")
+                # decoding times, since presentation times run back at every reordered frame
                 clock = max(clock, decoded)
             everything.append((start, start + length))
             if video and hidden:
@@ -201,7 +208,9 @@ def scan(file: BinaryIO) -> Packets:
     times = np.array([start for start, _ in shown], dtype=np.float64)
     first = float(times[0])
     mean = float(times[-1] - first) / (len(times) - 1) if len(times) > 1 else 0.0
+    # two frames with one time: a number of a frame would not mean the same to every decoder
     regular = regular and bool((np.diff(times) > 0).all())
+    # a last packet without a length stays as long as the frames do on average
     end = float(times[-1]) + (shown[-1][1] or mean)
     file_end = max(end, max(stop for _, stop in everything)) - min(start for start, _ in everything)
     return Packets(times=times - first, end=end - first, file_end=file_end, regular=regular)
@@ -213,7 +222,7 @@ def _joined(what: str) -> MediaError:
 
 
 def check_share(header: Header, packets: Packets) -> None:
-    """Whether the file holds what its header promises.
+    """Check that the file holds what its header promises.
 
     Raises:
         MediaError: `truncated` or `corrupt` (the frames run on far beyond the header's end).
@@ -235,7 +244,7 @@ def check_share(header: Header, packets: Packets) -> None:
 
 
 def decode(data: bytes, header: Header) -> Iterator[Decoded]:
-    """Every shown frame in presentation order, upright. One thread; no seeking.
+    """Decode every shown frame in presentation order, upright. One thread; no seeking.
 
     Raises:
         MediaError: `corrupt`, a frame is damaged or has another size than the header says.
@@ -266,6 +275,7 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any, str]]:
         container = av.open(file, mode="r", format=name)
     try:
         with border("video"):
+            # cover pictures are stored as video streams
             pictures = importlib.import_module("av.stream").Disposition.attached_pic
             streams = [s for s in container.streams.video if not s.disposition & pictures]
         if not streams:
@@ -277,10 +287,13 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any, str]]:
 
 
 def check_whole(file: BinaryIO) -> None:
-    """Raises MediaError for an ISO file that ends within its index or has none (`truncated`), or has a second one (`corrupt`): files
-    that were joined end to end, of which players show the first.
+    """Check that an ISO file has one whole index.
 
     A file whose `moov` comes first can be read up to where it was cut; how much is there is then measured.
+
+    Raises:
+        MediaError: `truncated`, it ends within its index or has none; `corrupt`, it has a second one: files that were joined end to
+            end, of which players show the first.
     """
     size = file.seek(0, io.SEEK_END)
     position, indexes = 0, 0
@@ -288,6 +301,7 @@ def check_whole(file: BinaryIO) -> None:
         file.seek(position)
         head = file.read(16)
         length, kind = int.from_bytes(head[:4], "big"), head[4:8]
+        # ISO 14496-12, 4.2: a size of 1 says that 64 bits of it follow the kind
         if length == 1:
             length = int.from_bytes(head[8:16], "big")
         indexes += kind == b"moov"
@@ -324,6 +338,7 @@ def _decode_stream(container: Any, stream: Any, name: str, orientation: int) -> 
     """Frames with times from the first one; times never run backwards. Stops at the first packet that is marked as damaged."""
     from av.video.reformatter import VideoReformatter
 
+    # the bit stream may say another size than the header that `check_bounds` has seen
     stream.codec_context.options = {"max_pixels": str(MAX_FRAME_PIXELS)}
     rate = float(stream.average_rate or 0)
     first = last = None
@@ -337,6 +352,7 @@ def _decode_stream(container: Any, stream: Any, name: str, orientation: int) -> 
         for frame in frames:
             if frame.is_corrupt:
                 raise MediaError("corrupt", f"video: frame {count} is damaged")
+            # AVI stores a rate and no times
             time = count / rate if name == "avi" and rate else frame.time
             count += 1
             if time is None:

@@ -58,7 +58,7 @@ class FrameBundle:
 
 
 def frames_of(ref: MediaRef, root: Path) -> tuple[MediaRef, ...]:
-    """The pictures of a video in order. Those of a folder come by name, in which digits count as numbers: `f9.jpg` before `f10.jpg`.
+    """List the pictures of a video in order. Those of a folder come by name, in which digits count as numbers: `f9.jpg` before `f10.jpg`.
 
     Raises:
         MediaError: `forbidden`, `missing` or `unreadable` (the folder), `frames` (it holds something else, none or too many), or as many
@@ -91,9 +91,12 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def stated_times(ref: MediaRef, count: int) -> tuple[np.ndarray, float]:
-    """(when each frame comes on screen, float64 [count] in seconds; when the last one leaves it).
+    """Compute when the frames of a video come on screen, from what its row states.
 
     At `fps` every frame stays as long; with times of their own the last one stays as long as the others do on average.
+
+    Returns:
+        (when each frame comes on screen, float64 [count] in seconds; when the last one leaves it).
     """
     if ref.times is None:
         assert ref.fps is not None, "frames have times or fps: `data.row`"
@@ -103,7 +106,10 @@ def stated_times(ref: MediaRef, count: int) -> tuple[np.ndarray, float]:
 
 
 def seen_places(ref: MediaRef, root: Path) -> tuple[tuple[str, int, int], ...] | None:
-    """`Bundle.places` without opening a picture; None where opening tells what is wrong.
+    """Find `Bundle.places` without opening a picture; None where opening tells what is wrong.
+
+    Returns:
+        (path, size in bytes, time of modification in nanoseconds) of each picture.
 
     Raises:
         MediaError: as `frames_of`.
@@ -137,11 +143,13 @@ def read_bundle(ref: MediaRef, root: Path) -> Bundle:
             places.append((os.path.join(root, frame.path), status.st_size, status.st_mtime_ns))
             files.append(read_all(file, frame.path, max_bytes=IMAGE_BYTES))
         total += len(files[-1])
+        # the cap of a video file, for all pictures together: each alone may be small
         if total > VIDEO_BYTES:
             raise MediaError("too_large", f"{ref.path}: the frames have more than {VIDEO_BYTES} bytes together")
         if frame.sha256 is not None and hashlib.sha256(files[-1]).hexdigest() != frame.sha256:
             raise MediaError("hash_mismatch", f"{frame.path}: content has another sha256 than the row expects, {frame.sha256}")
     clock = {"times": times.tolist(), "end": end, "sizes": [len(file) for file in files]}
+    # names are left out: the same pictures under other names are the same content. Sizes are in, so that no two lists hash alike
     digest = hashlib.sha256(json.dumps(clock).encode() + b"\n")
     for file in files:
         digest.update(file)
@@ -162,7 +170,10 @@ def pictures_of(data: bytes) -> FrameBundle:
 
 
 def same_sizes(sizes: Sequence[tuple[str, tuple[int, int]]]) -> tuple[int, int]:
-    """The size (H, W) that all frames have, which are given as (name, size).
+    """Find the size that all frames have, which are given as (name, size).
+
+    Returns:
+        (H, W) in pixels.
 
     Raises:
         MediaError: `frames`, two sizes.
@@ -179,13 +190,16 @@ def same_sizes(sizes: Sequence[tuple[str, tuple[int, int]]]) -> tuple[int, int]:
 
 
 def plan_frames(ref: MediaRef, root: Path, sizing: Sizing) -> Planned:
-    """`headers.plan_medium` of a video that is given as pictures. All are opened; of those that will be shown the headers are read.
+    """Plan a video that is given as pictures, as `headers.plan_medium` plans a file.
+
+    All are opened, so that a missing one is found; of those that will be shown the headers are read.
 
     Raises:
         MediaError: as `read_bundle` and decoding, as far as headers show it.
     """
     frames = frames_of(ref, root)
     stamps, end = stated_times(ref, len(frames))
+    # sides of 1: which times are asked for does not depend on them, and no header has been read yet
     requests, spacing = sizing.requests(VideoInfo(1, 1, end, len(frames)))
     places = frames_on_screen(stamps, requests)
     chosen = set(places.tolist())
@@ -202,13 +216,14 @@ def plan_frames(ref: MediaRef, root: Path, sizing: Sizing) -> Planned:
 
 
 def decode_frames(data: bytes, sizing: Sizing) -> DecodedMedium:
-    """`decode.decode_medium` of a bundle: the pictures on screen at the times asked for; each is decoded once."""
+    """Decode a bundle, as `decode.decode_medium` does a file: the pictures on screen at the times asked for; each is decoded once."""
     pictures = pictures_of(data)
     count = len(pictures.files)
     requests, spacing = sizing.requests(VideoInfo(1, 1, pictures.end, count))
     places = frames_on_screen(pictures.times, requests)
     size = target = None
     shown: dict[int, np.ndarray] = {}
+    # each picture once, in the order of the video
     for place in dict.fromkeys(places.tolist()):
         try:
             pixels = decode_image(bytes(pictures.files[place]))

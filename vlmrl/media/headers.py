@@ -47,15 +47,22 @@ class Sizing:
     temporal_patch_size: int
 
     def requests(self, info: VideoInfo) -> tuple[np.ndarray, float]:
-        """(times asked for, float64 [T] in seconds; seconds between two of them)."""
+        """Choose the times at which frames are asked for.
+
+        Returns:
+            (times, float64 [T] in seconds; seconds between two of them).
+        """
         return request_times(
             info, fps=self.fps, min_frames=self.min_frames, max_frames=self.max_frames, frame_factor=self.temporal_patch_size
         )
 
     def target(self, height: int, width: int, *, frames: int) -> tuple[int, int]:
-        """(height, width) after resizing. A video's frames share `video_total_pixels` evenly; that lowers their cap, but not below
-        `min_pixels`. All frames count: qwen-vl-utils divides its `total_pixels` by half of them, those of a temporal patch together, so
-        the same frames need twice its number here.
+        """Compute the size after resizing. A video's frames share `video_total_pixels` evenly; that lowers their cap, but not
+        below `min_pixels`. All frames count: qwen-vl-utils divides its `total_pixels` by half of them, those of a temporal patch
+        together, so the same frames need twice its number here.
+
+        Returns:
+            (height, width) in pixels, multiples of patch_size * merge_size.
 
         Raises:
             MediaError: `aspect`.
@@ -81,7 +88,7 @@ class Planned(NamedTuple):
 
 
 def plan_medium(file: BinaryIO, kind: MediaKind, sizing: Sizing, *, name: str = "medium", times: bool = False) -> Planned:
-    """Grid and tokens of an open file. `times` also looks up when the frames of a video are shown.
+    """Compute grid and tokens of an open file. `times` also looks up when the frames of a video are shown.
 
     Raises:
         MediaError: as decoding it would, as far as its headers show.
@@ -103,13 +110,17 @@ PLANS: Catalogue[Callable[[BinaryIO, Sizing, bool], Planned]] = Catalogue(
 
 
 def read_image_size(file: BinaryIO, name: str = "image") -> tuple[int, int]:
-    """(H, W) after EXIF orientation, reading no more of the file than that takes.
+    """Read the size after EXIF orientation, and no more of the file than that takes.
+
+    Returns:
+        (H, W) in pixels.
 
     Raises:
         MediaError: as `image.image_size`.
     """
     file.seek(0)
     head = file.read(32)
+    # None of the three below: the format, or what may stand elsewhere in the file, needs the whole of it
     size = None
     if head.startswith(_PNG):
         size = _png(file)
@@ -147,6 +158,7 @@ def _png(file: BinaryIO) -> tuple[int, int] | None:
         if len(head) < 8:
             return None
         length, kind = struct.unpack(">I4s", head)
+        # IHDR comes first and once; an orientation may also hide in texts (XMP, ImageMagick's raw profiles)
         if (size is None) != (kind == b"IHDR") or kind in (b"tEXt", b"zTXt", b"iTXt"):
             return None
         if kind == b"IHDR":
@@ -159,6 +171,7 @@ def _png(file: BinaryIO) -> tuple[int, int] | None:
             turned, length = _turned(file.read(length)), 0
         elif kind == b"IEND":
             return (size[1], size[0]) if size is not None and turned else size
+        # 4: the chunk's checksum
         file.seek(length + 4, io.SEEK_CUR)
 
 
@@ -182,6 +195,7 @@ def _webp(file: BinaryIO) -> tuple[int, int] | None:
         elif kind == b"EXIF":
             file.seek(position + 8)
             turned = _turned(file.read(min(length, _CHUNK_BYTES)))
+        # RIFF chunks begin at even positions
         file.seek(position + 8 + length + length % 2)
     return (size[1], size[0]) if size is not None and turned else size
 

@@ -25,7 +25,10 @@ _PNG_MAY_ROTATE = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")
 
 
 def decode_image(data: bytes) -> np.ndarray:
-    """All pixels of the first frame, uint8 [H, W, 3], with EXIF orientation applied and transparency on white.
+    """Decode all pixels of the first frame, with EXIF orientation applied and transparency on white.
+
+    Returns:
+        uint8 [H, W, 3].
 
     Raises:
         MediaError: `format` (not a JPEG, PNG or WebP), `too_large`, `truncated` or `corrupt`.
@@ -35,6 +38,7 @@ def decode_image(data: bytes) -> np.ndarray:
     _check_png_sums(data)
     with border("image"):
         image.load()
+    # MPO: a JPEG with more pictures behind it, as phones and stereo cameras write; the first one counts
     if image.format in ("JPEG", "MPO"):
         from vlmrl.media.jpeg import check_whole
 
@@ -46,7 +50,10 @@ def decode_image(data: bytes) -> np.ndarray:
 
 
 def image_size(data: bytes) -> tuple[int, int]:
-    """(H, W) after EXIF orientation, without decoding pixels (except for PNG files that may carry an orientation at their end).
+    """Read the size after EXIF orientation, without decoding pixels (except for PNG files that may carry an orientation at their end).
+
+    Returns:
+        (H, W) in pixels.
 
     Raises:
         MediaError: as `decode_image`, as far as the header shows it.
@@ -100,7 +107,7 @@ def _open(data: bytes) -> Image.Image:
 
 
 def check_size(width: int, height: int) -> None:
-    """Raises MediaError (`corrupt`, `too_large`) for a declared size that is not decoded."""
+    """Check a declared size before it is decoded. Raises MediaError (`corrupt`, `too_large`)."""
     if width < 1 or height < 1:
         raise MediaError("corrupt", f"image: declares {width}x{height} pixels")
     if width * height > MAX_PIXELS:
@@ -122,9 +129,11 @@ def _check_declared_size(data: bytes) -> None:
 
 def rgb(image: Image.Image) -> np.ndarray:
     """Any Pillow mode to uint8 [H, W, 3]."""
+    # modes of more than 8 bits a channel; Pillow has them for grey alone
     if image.mode.startswith("I"):
         return _from_16_bit(image)
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        # palette and grey pictures too; what lies under transparent pixels is arbitrary. White, as qwen-vl-utils' `to_rgb`
         above = image.convert("RGBA")
         white = Image.new("RGBA", above.size, (255, 255, 255, 255))
         image = Image.alpha_composite(white, above)

@@ -44,7 +44,7 @@ class IsoTrack:
 
 
 def read_iso(file: BinaryIO) -> IsoTrack | None:
-    """The video track, from the index of the file and the first frame's bytes; None where the file is not plain, or its index not whole."""
+    """Read the video track, from the index and the first frame's bytes; None where the file is not plain, or its index not whole."""
     try:
         moov = _moov(file)
         return None if moov is None else _track(moov, file)
@@ -64,6 +64,7 @@ def _moov(file: BinaryIO) -> bytes | None:
             length, skip = int.from_bytes(head[8:16], "big"), 16
         elif length == 0:
             length = size - position
+        # fragments: their frames are listed outside of `moov`
         if kind in (b"moof", b"sidx", b"styp") or length < skip:
             return None
         if kind == b"moov":
@@ -103,6 +104,7 @@ def _only(data: bytes, *kinds: bytes) -> bytes:
 
 def _track(moov: bytes, file: BinaryIO) -> IsoTrack | None:
     names = [kind for kind, _ in _boxes(moov)]
+    # mvex announces fragments, cmov is a compressed index
     if b"mvex" in names or b"cmov" in names:
         return None
     videos = [content for kind, content in _boxes(moov) if kind == b"trak" and _only(content, b"mdia", b"hdlr")[8:12] == b"vide"]
@@ -111,17 +113,21 @@ def _track(moov: bytes, file: BinaryIO) -> IsoTrack | None:
     trak = videos[0]
     movie = _only(moov, b"mvhd")
     orientation = _orientation(_only(trak, b"tkhd"), 40)
+    # players multiply the track's matrix by the movie's; a movie with one of its own is left to the demuxer
     if orientation is None or _orientation(movie, 36) != 0:
         return None
     media, table = _only(trak, b"mdia", b"mdhd"), _only(trak, b"mdia", b"minf", b"stbl")
     (scale, length), (movie_scale, _) = _clock(media), _clock(movie)
     codec, width, height, extra = _entry(_only(table, b"stsd"))
     steps = _runs(_only(table, b"stts"), ">I")
+    # the last step says how long the last frame stays, and may be 0; any other 0 would give two frames one decoding time
     if codec is None or scale < 1 or movie_scale < 1 or len(steps) < 1 or not (steps[:-1] > 0).all():
         return None
+    # decoding times [n] from the steps (stts), shown at decoding time + shift (ctts), both in ticks of the track's clock
     starts = np.concatenate([[0], np.cumsum(steps)[:-1]]).astype(np.int64)
     kinds = [kind for kind, _ in _boxes(table)]
     shift = _runs(_only(table, b"ctts"), ">i") if b"ctts" in kinds else np.zeros(len(steps), dtype=np.int64)
+    # negative shifts (version 1 of ctts) move the start; such a file is left to the demuxer
     if len(shift) != len(steps) or (shift < 0).any():
         return None
     shown = np.sort(starts + shift)
@@ -157,6 +163,7 @@ def _entry(stsd: bytes) -> tuple[str | None, int, int, bytes]:
     if struct.unpack_from(">I", stsd, 4)[0] != 1:
         return None, 0, 0, b""
     kind, content = next(_boxes(stsd[8:]))
+    # fixed fields of a visual sample entry (ISO 14496-12, 12.1.3): the size at 24, boxes of the codec from 78 on
     width, height = struct.unpack_from(">HH", content, 24)
     extra = next((inner for name, inner in _boxes(content[78:]) if name in (b"avcC", b"hvcC")), b"")
     return _CODECS.get(kind), int(width), int(height), extra
@@ -201,6 +208,7 @@ def _shown_ticks(trak: bytes, shown: np.ndarray, ticks: tuple[int, int, int], sc
     fits = least / scale - 2 / movie_scale <= length / movie_scale <= most / scale + 2 / movie_scale
     if start != int(shown[0]) or (rate, part) != (1, 0) or not fits:
         return None
+    # length * scale / movie_scale, rounded half up in integers
     return (2 * length * scale + movie_scale) // (2 * movie_scale)
 
 
@@ -210,6 +218,7 @@ def _first_sample(table: bytes, file: BinaryIO) -> bytes:
     same, count = struct.unpack_from(">II", sizes, 4)
     size = same or struct.unpack_from(">I", sizes, 12)[0]
     wide = b"co64" in [kind for kind, _ in _boxes(table)]
+    # the first frame is the first sample of the first chunk
     offset = struct.unpack_from(">Q" if wide else ">I", _only(table, b"co64" if wide else b"stco"), 8)[0]
     if not count or not 0 < size <= _FIRST_BYTES:
         raise ValueError("first sample")

@@ -61,7 +61,7 @@ class _Structure:
 
 
 def check_whole(data: bytes) -> None:
-    """Whether a JPEG that Pillow can read holds all of its picture. What follows its end marker does not count.
+    """Check that a JPEG that Pillow can read holds all of its picture. What follows its end marker does not count.
 
     Raises:
         MediaError: `truncated` or `corrupt`.
@@ -73,6 +73,7 @@ def check_whole(data: bytes) -> None:
             _check_restarts(jpeg, scan, data)
     if jpeg.kind < _ARITHMETIC:
         known = _decodes(b"".join([_SOI, *jpeg.pieces, _EOI]))
+        # three more decodings, only where FFmpeg cannot read the file or does not look at its last unit
         if not known or jpeg.width * jpeg.height <= _SMALL:
             _check_padded(jpeg, data)
 
@@ -118,6 +119,7 @@ def _check_scans(jpeg: _Structure) -> None:
     if jpeg.kind in _SEQUENTIAL:
         missing = set(jpeg.sampling) - {component for scan in jpeg.scans for component in scan.components}
     elif jpeg.kind in _PROGRESSIVE:
+        # lowest bit sent so far of each of the 64 coefficients: 1 until a scan sends it, and complete at 0 (successive approximation)
         low_bits = {component: [1] * 64 for component in jpeg.sampling}
         for scan in jpeg.scans:
             for component in scan.components:
@@ -133,6 +135,7 @@ def _check_restarts(jpeg: _Structure, scan: _Scan, data: bytes) -> None:
     """Whether the restart markers of a scan count 0, 1, ... 7, 0, ... to where its size says. One more at its end does no harm."""
     if not scan.interval:
         return
+    # a marker between every `interval` units, none behind the last
     expected = (_units(jpeg, scan) - 1) // scan.interval
     found = [match[1][0] & 7 for match in _RESTART.finditer(data, scan.start, scan.end)]
     if len(found) not in (expected, expected + 1) or found != [i % 8 for i in range(len(found))]:
@@ -142,6 +145,7 @@ def _check_restarts(jpeg: _Structure, scan: _Scan, data: bytes) -> None:
 def _units(jpeg: _Structure, scan: _Scan) -> int:
     """Units (MCU) that a scan codes: blocks of its only component, or groups of blocks of several."""
     wide, high = (max(sampling[axis] for sampling in jpeg.sampling.values()) for axis in (0, 1))
+    # -(-a // b) is a / b rounded up: units at the right and lower edge are padded
     if len(scan.components) > 1:
         return -(-jpeg.width // (8 * wide)) * -(-jpeg.height // (8 * high))
     across, down = jpeg.sampling[scan.components[0]]
@@ -162,6 +166,7 @@ def _decodes(picture: bytes) -> bool:
     context.options = {"err_detect": "explode"}
     context.thread_count = 1
     try:
+        # decode(None) flushes: the decoder may hold the picture back until it knows that nothing follows
         return bool(context.decode(av.Packet(picture)) or context.decode(None))
     except InvalidDataError as error:
         raise MediaError(

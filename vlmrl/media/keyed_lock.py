@@ -22,6 +22,7 @@ class KeyedLock:
     def of(self, key: Hashable) -> Iterator[None]:
         """Wait until nobody else holds `key`, and hold it within the block."""
         with self._guard:
+            # counted before waiting, so that a holder that leaves does not forget a lock for which someone waits
             lock, users = self._locks.get(key, (threading.Lock(), 0))
             self._locks[key] = (lock, users + 1)
         try:

@@ -19,7 +19,7 @@ Place = Hashable
 
 @contextmanager
 def named(ref: MediaRef) -> Iterator[None]:
-    """Puts the path in front of the message of a `MediaError` that rises from the block."""
+    """Put the path in front of the message of a `MediaError` that rises from the block."""
     try:
         yield
     except MediaError as error:
@@ -36,7 +36,7 @@ def check_hash(ref: MediaRef, digest: str) -> None:
 
 
 def seen_place(ref: MediaRef, root: Path) -> Place | None:
-    """The place of a file that need not be opened again, should its content be known; None where opening it tells what is wrong."""
+    """Find the place of a file that need not be opened again, should its content be known; None where opening it tells what is wrong."""
     check_path(ref.path)
     if ref.as_frames:
         from vlmrl.media.frames import seen_places
@@ -61,13 +61,18 @@ def stored_as(ref: MediaRef) -> Stored:
 
 
 def content_of(ref: MediaRef, root: Path) -> tuple[bytes, str, Place]:
-    """(what is decoded, its hash, the place of what was read)."""
+    """Read a medium's file or files.
+
+    Returns:
+        (what is decoded, its SHA-256 in hexadecimal, the place of what was read).
+    """
     if ref.as_frames:
         from vlmrl.media.frames import read_bundle
 
         bundle = read_bundle(ref, root)
         return bundle.data, bundle.digest, _place_of_frames(ref, bundle.places)
     with open_media(root, ref.path, max_bytes=byte_limit(ref.kind)) as file:
+        # of the open file: the place must be that of the bytes that are hashed, even if the path is replaced meanwhile
         status = os.fstat(file.fileno())
         data = read_all(file, ref.path, max_bytes=byte_limit(ref.kind))
     return data, hashlib.sha256(data).hexdigest(), (os.path.join(root, ref.path), status.st_size, status.st_mtime_ns)

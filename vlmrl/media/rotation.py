@@ -40,7 +40,10 @@ _NAL_SEI = {"h264": (6,), "hevc": (39, 40)}
 
 
 def orientation_of(a: float, b: float, c: float, d: float) -> int:
-    """The orientation that a display matrix asks for, in any unit. One that maps the picture to a line or a point says nothing (0).
+    """Find the orientation that a display matrix asks for, in any unit. One that maps the picture to a line or a point says nothing (0).
+
+    Returns:
+        Quarter turns counter-clockwise, 0 to 3, plus `MIRRORED`: what `upright` takes.
 
     Raises:
         MediaError: `format`: it turns by something else than quarters, or shears.
@@ -61,22 +64,24 @@ def orientation_of(a: float, b: float, c: float, d: float) -> int:
 
 
 def upright(frame: np.ndarray, orientation: int) -> np.ndarray:
-    """A stored frame [H, W, C] as players show it; a view."""
+    """Turn a stored frame [H, W, C] to what players show; a view."""
     return np.rot90(frame[:, ::-1] if orientation >= MIRRORED else frame, orientation % 4)
 
 
 def says_nothing_of_rotation(codec: str, extra: bytes, packet: bytes) -> bool:
-    """Whether neither the codec's configuration `extra` nor the first `packet` carries an orientation. False where it cannot be told."""
+    """Check that neither the codec's configuration `extra` nor the first `packet` carries an orientation. False where it cannot be told."""
     if codec in _SILENT:
         return True
     if codec not in _NAL_SEI:
         return False
     if codec == "hevc" and _mentions_sei(extra):
         return False
+    # with an avcC or hvcC record (it begins with 1) units follow their length, whose width the record says; else annex B start codes
     units = _units_by_length(packet, 1 + (extra[4 if codec == "h264" else 21] & 3)) if extra[:1] == b"\x01" else _units_by_mark(packet)
     for unit in units:
         if unit is None or len(unit) < 2:
             return False
+        # unit headers: 1 byte with a type of 5 bits in H.264, 2 bytes with a type of 6 bits in H.265
         kind = unit[0] & 31 if codec == "h264" else unit[0] >> 1 & 63
         if kind in _NAL_SEI[codec] and _ORIENTATION in _payloads(unit[1 if codec == "h264" else 2 :]):
             return False
@@ -119,8 +124,10 @@ def _units_by_mark(packet: bytes) -> Iterator[bytes | None]:
 
 def _payloads(message: bytes) -> Iterator[int]:
     """Payload types of an enhancement message, up to where it ends or cannot be read."""
+    # emulation prevention: a 3 is put behind two zeros, so that no start code occurs in the data
     message = message.replace(b"\0\0\3", b"\0\0")
     position = 0
+    # type and length are each a run of 255 and a last byte; a lone 0x80 is the stop bit with its padding
     while position + 2 <= len(message) and not (position == len(message) - 1 and message[position] == 0x80):
         kind = length = 0
         while position < len(message) and message[position] == 255:

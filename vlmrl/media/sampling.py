@@ -32,11 +32,14 @@ class VideoInfo(NamedTuple):
 
 
 def request_times(info: VideoInfo, *, fps: float, min_frames: int, max_frames: int, frame_factor: int = 2) -> tuple[np.ndarray, float]:
-    """(times asked for, float64 [T] in seconds; spacing between them in seconds). T is a multiple of `frame_factor`.
+    """Choose the times at which frames of a video are asked for. Their number is a multiple of `frame_factor`.
 
     0, 1/fps, 2/fps, ... up to the duration; one more where the factor needs it (it shows the last frame). Where these are fewer
     than `min_frames` or more than `max_frames`, that many are spread evenly over the duration. A video of one frame is that
     frame `frame_factor` times.
+
+    Returns:
+        (times asked for, float64 [T] in seconds; spacing between them in seconds).
 
     Raises:
         ValueError: no multiple of `frame_factor` lies within [min_frames, max_frames].
@@ -47,6 +50,7 @@ def request_times(info: VideoInfo, *, fps: float, min_frames: int, max_frames: i
         raise ValueError(f"no multiple of {frame_factor} frames in [{min_frames}, {max_frames}], or fps {fps} is not positive")
     if info.n_frames == 1:
         return np.arange(frame_factor) / fps, 1 / fps
+    # a request at the very end would show nothing new; a duration that rounding made a tick longer must not add one
     natural = max(1, math.ceil((info.duration - TICK) * fps))
     if low <= natural <= high or info.duration <= 0:
         count = max(low, math.ceil(natural / frame_factor) * frame_factor)
@@ -56,12 +60,16 @@ def request_times(info: VideoInfo, *, fps: float, min_frames: int, max_frames: i
 
 
 def frames_on_screen(times: np.ndarray, requests: np.ndarray) -> np.ndarray:
-    """Number of the frame on screen at each request, int [T]. `times`: when each frame comes on screen, ascending, in seconds."""
+    """Find the frame on screen at each request. `times`: when each frame comes on screen, ascending, in seconds.
+
+    Returns:
+        Numbers of frames, int [T]: the last that came on screen by the request.
+    """
     return np.searchsorted(times, requests + TICK, side="right") - 1
 
 
 def resolve_decoder(decoder: Decoder) -> Backend:
-    """The decoder that is tried first: PyAV, unless another one is asked for.
+    """Name the decoder that is tried first: PyAV, unless another one is asked for.
 
     PyAV is faster (1.6 times the clips per second of decord, docs/benchmarks/loader.md), because frames of others need a checking pass of
     PyAV.
@@ -77,7 +85,7 @@ def resolve_decoder(decoder: Decoder) -> Backend:
 
 
 def check_bounds(width: int, height: int, duration: float | None, n_frames: int) -> None:
-    """Raises MediaError (`corrupt`, `too_large`) for declared sizes that are not decoded."""
+    """Check declared sizes before they are decoded. Raises MediaError (`corrupt`, `too_large`)."""
     if width < 1 or height < 1:
         raise MediaError("corrupt", f"video: declares {width}x{height} pixels")
     if width * height > MAX_FRAME_PIXELS:

@@ -45,7 +45,7 @@ class PlanCache:
         self._table.close()
 
     def plan(self, ref: MediaRef, root: Path) -> MediaHandle:
-        """The handle of a medium.
+        """Plan a medium, or answer from what was found of it before.
 
         Raises:
             MediaError: what looking at it found.
@@ -69,6 +69,7 @@ class PlanCache:
         if row is not None:
             state, handle, fault = json.loads(row[0])
             return state, MediaError(*fault) if handle is None else _handle(handle)
+        # before looking: a file that changes meanwhile then has another state than the one stored, which shows that it changed
         state = state_of(ref, root)
         try:
             found = self._look(ref, root)
@@ -76,12 +77,17 @@ class PlanCache:
         except MediaError as error:
             found, message = error, str(error).removeprefix(f"{error.reason}: ")
             text = json.dumps([state, None, [error.reason, message]])
+        # another process may have looked at it in the same moment; both found the same
         self._table.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (name, text))
         return state, found
 
 
 def state_of(ref: MediaRef, root: Path) -> str:
-    """Path, size and time of modification of a medium's file or files as a hash: while it stays, so does what is found of it."""
+    """Hash path, size and time of modification of a medium's file or files: while the hash stays, so does what is found of it.
+
+    Returns:
+        16 hexadecimal digits.
+    """
     try:
         place: Any = seen_place(ref, root)
     except MediaError as error:
@@ -90,14 +96,14 @@ def state_of(ref: MediaRef, root: Path) -> str:
 
 
 def to_json(ref: MediaRef) -> list[Any]:
-    """A reference as JSON values."""
+    """Write a reference as JSON values."""
     if not ref.as_frames:
         return [ref.kind, ref.path, ref.sha256]
     return [ref.kind, ref.path, ref.sha256, [to_json(frame) for frame in ref.frames], ref.times, ref.fps]
 
 
 def from_json(values: Sequence[Any]) -> MediaRef:
-    """The reference that `to_json` wrote."""
+    """Read the reference that `to_json` wrote."""
     kind, path, sha256, *more = values
     if not more:
         return MediaRef(kind=kind, path=path, sha256=sha256)

@@ -89,7 +89,7 @@ class ProcessedMedia:
 
     @property
     def nbytes(self) -> int:
-        """What this entry weighs in the cache."""
+        """Count the bytes that this entry takes in the cache."""
         return self.frames.nbytes + self.pixel_values.nbytes + (0 if self.argued is None else self.argued.nbytes)
 
 
@@ -162,7 +162,7 @@ class MediaStore:
 
     @staticmethod
     def of(settings: MediaSettings, processor: MediaProcessor) -> MediaStore:
-        """A store of media as a model's own processor cuts them."""
+        """Make a store of media as a model's own processor cuts them."""
         return MediaStore(
             settings,
             patchify=processor.patchify,
@@ -176,7 +176,7 @@ class MediaStore:
         )
 
     def get(self, ref: MediaRef, root: Path) -> ProcessedMedia:
-        """The processed medium, from the cache where its content is there.
+        """Read the processed medium, from the cache where its content is there.
 
         Raises:
             MediaError: not allowed, not there, damaged, too large, or `hash_mismatch` with `ref.sha256`; names the path.
@@ -196,9 +196,11 @@ class MediaStore:
         data, digest, place = content_of(ref, root)
         with self._lock:
             self.stats["opened"] += 1
+            # true of the file, whatever this row expects
             self._hashes[place] = digest
         check_hash(ref, digest)
         key = self._key(stored_as(ref), digest)
+        # the same content under two paths is decoded once
         with self._turn(key):
             entry = self._find(key)
             if entry is None:
@@ -209,7 +211,7 @@ class MediaStore:
         return entry
 
     def put(self, frames: np.ndarray, kind: MediaKind, *, times: np.ndarray | None = None, spacing: float | None = None) -> ProcessedMedia:
-        """A medium whose frames are already as the model is to see them: uint8 [T, h, w, 3], neither chosen nor resized here.
+        """Store a medium whose frames are already as the model is to see them: uint8 [T, h, w, 3], neither chosen nor resized here.
 
         Args:
             times: of a video, float64 [T] seconds from the first frame.
@@ -228,6 +230,7 @@ class MediaStore:
                 f"an image is one, and a video has a multiple of {whole}",
             )
         size = (height, width)
+        # everything that reaches the handle is hashed, so that two media of one key cannot differ
         digest = hashlib.sha256(frames.tobytes())
         for part in (str(frames.shape), repr(None if times is None else times.tolist()), repr(spacing)):
             digest.update(part.encode())
@@ -238,6 +241,7 @@ class MediaStore:
         duration = None if times is None or spacing is None else float(times[-1]) + spacing
         shown = DecodedMedium(frames=frames, size=size, times=times, duration=duration, spacing=spacing)
         entry = self._cut(kind, shown, key, "frames that were sent")
+        # `_keep` would only let such an entry go, since a file can be read again; here there is no file
         if entry.nbytes > self.settings.cache_bytes:
             raise MediaError("too_large", f"{entry.nbytes} bytes when processed, and media.cache_bytes is {self.settings.cache_bytes}")
         self._keep(key, entry)
@@ -249,13 +253,13 @@ class MediaStore:
             self.pool.close()
 
     def peek(self, key: str) -> ProcessedMedia:
-        """As `get_key`; what is in memory is neither counted as used nor kept longer for it."""
+        """Look up an entry as `get_key` does; what is in memory is neither counted as used nor kept longer for it."""
         with self._lock:
             entry = self._entries.get(key)
         return self.get_key(key) if entry is None else entry
 
     def get_key(self, key: str) -> ProcessedMedia:
-        """The processed medium of a handle that this store has made.
+        """Look up the processed medium of a handle that this store has made.
 
         Raises:
             KeyError: this store never made it.
@@ -275,7 +279,7 @@ class MediaStore:
         return entry
 
     def plan(self, ref: MediaRef, root: Path) -> MediaHandle:
-        """The handle that `get` would give, with an empty key, from headers alone (see `media.headers`).
+        """Make the handle that `get` would give, with an empty key, from headers alone (see `media.headers`).
 
         Equal to that of `get` for well-formed files; damage further inside is not seen.
 
@@ -293,7 +297,7 @@ class MediaStore:
             return self._handle(ref.kind, "", planned.grid, planned[2:])
 
     def examine(self, ref: MediaRef, root: Path) -> MediaHandle:
-        """The handle that `get` would give, or its error, of a medium that is decoded to see whether it can be: nothing of it is kept."""
+        """Make the handle that `get` would give, or its error, of a medium that is decoded to see whether it can be; keep nothing of it."""
         if self.argue is not None:
             return self.get(ref, root).handle
         data, digest, _ = content_of(ref, root)
@@ -302,7 +306,7 @@ class MediaStore:
         return self._handle(ref.kind, key, self._grid(ref.kind, shown.frames), (shown.spacing, shown.times, shown.duration))
 
     def weigh(self, ref: MediaRef, root: Path) -> int:
-        """Bytes that the entry of `get` takes in the cache: from the entry if it is there, else from `plan`.
+        """Compute the bytes that the entry of `get` takes in the cache: from the entry if it is there, else from `plan`.
 
         Raises:
             MediaError: as `plan`.
@@ -314,14 +318,15 @@ class MediaStore:
         return self.weight(self.plan(ref, root)) if entry is None else entry.nbytes
 
     def weight(self, handle: MediaHandle) -> int:
-        """Bytes that the entry of a handle takes in the cache, where patches hold every pixel of a full temporal patch once."""
+        """Compute the bytes that the entry of a handle takes in the cache, where patches hold every pixel of a full temporal patch once."""
         steps, height, width = handle.grid_thw
         pixels = height * width * self.patch_size**2 * 3
+        # an image has one frame, but its patches repeat it to fill a temporal patch
         frames = 1 if handle.kind == "image" else steps * self.temporal_patch_size
         return frames * pixels + steps * self.temporal_patch_size * pixels * self.patch_dtype.itemsize
 
     def waited(self) -> float:
-        """Seconds that the calling thread has spent decoding, or waiting for another thread that read or decoded the same medium."""
+        """Give the seconds that the calling thread spent decoding, or waiting for another thread that read or decoded the same medium."""
         return getattr(self._here, "seconds", 0.0)
 
     @contextmanager
@@ -359,6 +364,7 @@ class MediaStore:
                 self._check_patches(kind, name, shown.frames, values, grid)
             else:
                 argued = self.argue(shown.frames, kind, shown.times, shown.duration)
+                # of a family's own processor the grid counts frames and pixels; patches are inside its arguments
                 values, grid = np.zeros((0, 0), dtype=np.float32), (len(shown.frames), *shown.frames.shape[1:3])
         for array in (shown.frames, shown.times):
             if array is not None:
@@ -381,6 +387,7 @@ class MediaStore:
         steps = None
         if times is not None and self.step_times:
             frames = times.reshape(grid[0], self.temporal_patch_size)
+            # the middle of each temporal patch, as transformers' Qwen3-VL processor takes it
             steps = tuple(float(first + last) / 2 for first, last in zip(frames[:, 0], frames[:, -1], strict=True))
         return MediaHandle(
             kind=kind,

@@ -54,12 +54,16 @@ class VideoFrames:
 
 
 def shown_times(packets: container.Packets, requests: np.ndarray) -> np.ndarray:
-    """When the frames on screen at `requests` [T] come on screen: `VideoFrames.times` of a regular file, float64 [T] in seconds."""
+    """Look up when the frames on screen at `requests` [T] come on screen.
+
+    Returns:
+        `VideoFrames.times` of a regular file, float64 [T] in seconds.
+    """
     return packets.times[frames_on_screen(packets.times, requests)]
 
 
 def probe_video(source: Path | bytes | BinaryIO) -> VideoInfo:
-    """(width, height, duration, n_frames) of the upright video from its headers; only its first frame is decoded, for the orientation.
+    """Read (width, height, duration, n_frames) of the upright video from its headers; only its first frame is decoded, for the orientation.
 
     Raises:
         MediaError: `format`, `corrupt`, `truncated`, `no_frames`, `too_large`, or as `media.access`.
@@ -102,6 +106,7 @@ def read_video(
     requests, spacing = request_times(header.info, fps=fps, min_frames=min_frames, max_frames=max_frames, frame_factor=frame_factor)
     change = transform or (lambda frames: frames)
     chosen: tuple[np.ndarray, np.ndarray] | None = None
+    # other decoders are asked for frames by number; in an irregular file numbers do not mean the same to all
     if backend != "pyav" and packets.regular:
         chosen = _by_other(backend, data, header, packets, requests, change)
     if chosen is None:
@@ -112,7 +117,7 @@ def read_video(
 
 
 def plan_video(file: BinaryIO, sizing: Sizing, times: bool) -> Planned:
-    """`headers.plan_medium` of a video file."""
+    """Plan a video file, as `headers.plan_medium` says."""
     info, track = read_video_info(file)
     requests, spacing = sizing.requests(info)
     shown = None
@@ -126,7 +131,10 @@ def plan_video(file: BinaryIO, sizing: Sizing, times: bool) -> Planned:
 
 
 def read_video_info(file: BinaryIO) -> tuple[VideoInfo, IsoTrack | None]:
-    """(what `probe_video` finds, without decoding; the sample tables, for a plain MP4 or MOV file).
+    """Read what `probe_video` finds, without decoding where headers suffice.
+
+    Returns:
+        (sides, duration and number of frames; the sample tables, for a plain MP4 or MOV file, else None).
 
     Raises:
         MediaError: `format`, `corrupt`, `truncated`, `no_frames` or `too_large`.
@@ -143,7 +151,7 @@ def read_video_info(file: BinaryIO) -> tuple[VideoInfo, IsoTrack | None]:
 
 
 def decode_video(data: bytes, sizing: Sizing) -> DecodedMedium:
-    """`decode.decode_medium` of a video file."""
+    """Decode a video file, as `decode.decode_medium` says."""
     info = probe_video(data)
     height, width = sizing.target(info.height, info.width, frames=len(sizing.requests(info)[0]))
     video = read_video(
@@ -159,7 +167,10 @@ def decode_video(data: bytes, sizing: Sizing) -> DecodedMedium:
 
 
 def read_frames(data: bytes, requests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(frames uint8 [T, H, W, 3], when each comes on screen float64 [T]) at these times, float64 [T] ascending from 0, in seconds; PyAV.
+    """Decode the frames on screen at these times, float64 [T] ascending from 0, in seconds, by PyAV.
+
+    Returns:
+        (frames uint8 [T, H, W, 3] upright, when each comes on screen float64 [T] in seconds).
 
     Raises:
         MediaError: as `read_video`.
@@ -180,6 +191,7 @@ def _by_pyav(
 
     def show(shown: container.Decoded, until: float) -> None:
         asked = 0
+        # a frame answers all requests that fall before the next one comes; it is converted once, and only if there are any
         while len(frames) + asked < len(requests) and requests[len(frames) + asked] + TICK < until:
             asked += 1
         if asked:
@@ -192,6 +204,7 @@ def _by_pyav(
         if current is not None:
             show(current, decoded.time)
         current = decoded
+        # all answered: the rest of the file is not decoded
         if len(frames) == len(requests):
             return np.stack(frames), np.array(times, dtype=np.float64)
     _check_count(count, packets)
@@ -261,12 +274,14 @@ def _by_other(
             raise
         except Exception:  # noqa: BLE001 - as above
             return None
+        # 2 ticks: both times may have been rounded to one
         if piece.shape[1:] != (header.info.height, header.info.width, 3) or np.abs(times - packets.times[asked]).max() > 2 * TICK:
             return None
         samples.extend(piece[:, ::_STRIDE, ::_STRIDE].copy())
         pieces.append(change(piece))
     if not _confirmed(data, header, packets, dict(zip(distinct.tolist(), samples, strict=True)), float(requests[-1])):
         return None
+    # `distinct` is sorted, so this is the index of each request's frame among the decoded ones
     return np.concatenate(pieces)[np.searchsorted(distinct, places)], packets.times[places]
 
 

@@ -87,7 +87,7 @@ class WorkerPool:
         self._end = weakref.finalize(self, _end_all, self._all)
 
     def decode(self, data: bytes, kind: Stored) -> DecodedMedium:
-        """What `decode_medium` gives, bit for bit, from a worker. Waits for a free one. A second worker tries if the first one dies.
+        """Decode in a worker, bit for bit as `decode_medium` does. Waits for a free one; a second one tries if the first one dies.
 
         Raises:
             MediaError: as `decode_medium`, or `timeout`, `crashed` (two workers died over it), `memory`.
@@ -114,6 +114,7 @@ class WorkerPool:
             healthy = True
             return shown
         except MediaError as error:
+            # after these three the process is killed, dead, or out of memory, and is replaced; a fault of the medium leaves it as it was
             healthy = error.reason not in ("timeout", "crashed", "memory")
             raise
         finally:
@@ -127,7 +128,7 @@ class WorkerPool:
         self._end()
 
     def pids(self) -> list[int]:
-        """Process ids of the workers that are alive."""
+        """List the process ids of the workers that are alive."""
         with self._guard:
             return sorted(worker.process.pid for worker in self._all)
 
@@ -185,6 +186,7 @@ class WorkerPool:
                 self.stats.crashes += 1
             raise MediaError("crashed", f"{kind}: the process that decoded it answered nonsense: {error}") from error
         except OSError as error:
+            # the line broke: the exit code says whether a signal ended it
             how = worker.verdict()
             with self._guard:
                 self.stats.crashes += 1
@@ -221,6 +223,7 @@ class _Worker:
         life, self.life = os.pipe()
         package = str(Path(__file__).parents[2])
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+        # one thread per process, there are several of them; no worker takes a CUDA context
         env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         try:
             self.process = subprocess.Popen(
@@ -253,11 +256,16 @@ class _Worker:
             ended = self.verdict()
             how = ended or f"was not ready within {START_SECONDS:g} s: {error}"
             text = f"a media worker {how} before its first medium; its own message is above. media.workers: 0 decodes here"
+            # a signal is the machine's doing (memory was short), and another start may do; an exit code is a fault that starts do not mend
             killed = ended is not None and self.process.returncode < 0
             raise (_KilledAtStart if killed else VlmrlError)(text) from error
 
     def ask(self, header: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], Any]:
-        """(answer, frames uint8 [T, h, w, 3] or None)."""
+        """Send one medium, and wait for what comes back.
+
+        Returns:
+            (answer, frames uint8 [T, h, w, 3], or None where the answer is an error).
+        """
         until = time.monotonic() + seconds
         _send(self.line, header, data, until)
         answer, body = _receive(self.line, until)
@@ -269,7 +277,7 @@ class _Worker:
         return answer, np.frombuffer(body, dtype=np.uint8).reshape(shape)
 
     def verdict(self) -> str | None:
-        """How the process ended, in words; it is killed if it has not."""
+        """Say how the process ended, in words; it is killed if it has not."""
         try:
             code = self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -347,12 +355,14 @@ def main(life: int) -> None:
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # meant for the parent, which finishes its step and then closes the line
+    # a crash of a decoder would write the whole memory to disk
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     line = socket.socket(fileno=os.dup(0))
     with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # the parent closed the pool, or is gone
         rules, _ = _receive(line, None)
         sizing = Sizing(**rules["sizing"])
         _warm(sizing)
+        # after the libraries are loaded, which take more than many a medium
         _limit(int(rules["memory"]))
         _send(line, {"base": _memory("VmHWM")}, b"", None)
         while True:
@@ -403,6 +413,7 @@ def _warm(sizing: Sizing) -> None:
 
 def _limit(memory: int) -> None:
     """Writable memory that this process may still take. Linux counts it; elsewhere there is no such limit."""
+    # RLIMIT_DATA counts what VmData shows: private writable memory, not mapped files
     now = _memory("VmData")
     if now:
         resource.setrlimit(resource.RLIMIT_DATA, (now + memory, now + memory))

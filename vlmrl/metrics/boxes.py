@@ -34,12 +34,12 @@ _BARE = re.compile(rf"\[{_NUMBER},{_NUMBER},{_NUMBER},{_NUMBER}\]")
 
 
 def valid(box: Box) -> bool:
-    """Whether the corners are in order, so that the box has an area."""
+    """Check whether the corners are in order, so that the box has an area."""
     return box[0] < box[2] and box[1] < box[3]
 
 
 def area(box: Box) -> float:
-    """0 for a box whose corners are not in order."""
+    """Compute the area; 0 for a box whose corners are not in order."""
     return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
 
 
@@ -48,7 +48,11 @@ def _intersection(a: Box, b: Box) -> float:
 
 
 def iou(a: Box, b: Box) -> float:
-    """Intersection over union, in [0, 1]; 0 if the union has no area, and for a box whose corners are not in order."""
+    """Compute intersection over union.
+
+    Returns:
+        In [0, 1]; 0 if the union has no area, and for a box whose corners are not in order.
+    """
     if not (valid(a) and valid(b)):
         return 0.0
     inter = _intersection(a, b)
@@ -56,9 +60,12 @@ def iou(a: Box, b: Box) -> float:
 
 
 def giou(a: Box, b: Box) -> float:
-    """Generalised IoU, in (-1, 1]: IoU - (hull - union) / hull, with the hull the smallest box around both (arXiv:1902.09630).
+    """Compute generalised IoU: IoU - (hull - union) / hull, with the hull the smallest box around both (arXiv:1902.09630).
 
     A box without area counts as a point or line; 0 if the hull has no area either.
+
+    Returns:
+        In (-1, 1].
     """
     inter = _intersection(a, b)
     union = area(a) + area(b) - inter
@@ -69,10 +76,13 @@ def giou(a: Box, b: Box) -> float:
 
 
 def ciou(pred: Box, gold: Box) -> float:
-    """Complete IoU (arXiv:1911.08287): IoU - rho^2 / c^2 - alpha * v, at most 1 and negative for boxes far apart.
+    """Compute complete IoU (arXiv:1911.08287): IoU - rho^2 / c^2 - alpha * v.
 
     rho: distance of the centres; c: diagonal of the hull; v compares the aspect ratios; alpha = v / (1 - IoU + v). A prediction
     whose corners are not in order gets -1.
+
+    Returns:
+        At most 1, and negative for boxes far apart.
 
     Raises:
         ValueError: the gold box has no area.
@@ -85,6 +95,7 @@ def ciou(pred: Box, gold: Box) -> float:
     (px, py), (gx, gy) = centre(pred), centre(gold)
     width = max(pred[2], gold[2]) - min(pred[0], gold[0])
     height = max(pred[3], gold[3]) - min(pred[1], gold[1])
+    # rho^2 / c^2, then v = 4 / pi^2 (atan(w_g / h_g) - atan(w / h))^2
     away = ((px - gx) ** 2 + (py - gy) ** 2) / (width**2 + height**2)
     angle = math.atan2(gold[2] - gold[0], gold[3] - gold[1]) - math.atan2(pred[2] - pred[0], pred[3] - pred[1])
     v = 4 / math.pi**2 * angle**2
@@ -97,7 +108,7 @@ def centre(box: Box) -> Point:
 
 
 def point_in_box(point: Point, box: Box, *, inclusive: bool = True) -> bool:
-    """Whether the point lies in the box, by default its border included."""
+    """Check whether the point lies in the box, by default its border included."""
     if inclusive:
         return box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]
     return box[0] < point[0] < box[2] and box[1] < point[1] < box[3]
@@ -108,15 +119,19 @@ MEASURES = {"iou": iou, "giou": giou, "ciou": ciou}
 
 
 def matched_score(pred: Sequence[Box], gold: Sequence[Box], measure: Measure = "iou") -> float:
-    """Overlap of two lists: the best one-to-one assignment, each pair clamped at 0, over the longer length. In [0, 1].
+    """Compare two lists: the best one-to-one assignment, each pair clamped at 0, over the longer length.
 
     Order does not matter; a repeated or superfluous box lowers the score; two empty lists score 1. This is the spatial grounding
     score of FGRPO (arXiv:2604.08476, eq. 1) with `measure="ciou"`; the clamp is ours, since the paper puts the score into [0, 1].
+
+    Returns:
+        In [0, 1].
     """
     if not pred or not gold:
         return float(len(pred) == len(gold))
     function = MEASURES[measure]
     score = np.array([[max(0.0, function(p, g)) for g in gold] for p in pred])
+    # [P, G] of which one is 1: the best assignment is the best pair, and scipy is not loaded
     if min(score.shape) == 1:
         return float(score.max()) / max(score.shape)
     from scipy.optimize import linear_sum_assignment  # heavy
@@ -126,12 +141,15 @@ def matched_score(pred: Sequence[Box], gold: Sequence[Box], measure: Measure = "
 
 
 def sides(frame: CoordinateFrame, size: tuple[float, float]) -> tuple[float, float]:
-    """Width and height of a picture in the units of a frame; `size` is (width, height) in pixels."""
+    """Give width and height of a picture in the units of a frame; `size` is (width, height) in pixels."""
     return size if frame == "pixel" else (1.0, 1.0) if frame == "norm1" else (1000.0, 1000.0)
 
 
 def convert(values: Sequence[float], size: tuple[float, float], *, source: CoordinateFrame, target: CoordinateFrame) -> tuple[float, ...]:
-    """Coordinates x, y, x, y, ... of a point or box in another frame; `size` is (width, height) in pixels of the picture.
+    """Convert coordinates x, y, x, y, ... of a point or box to another frame; `size` is (width, height) in pixels of the picture.
+
+    Returns:
+        As many coordinates, in the units of `target`.
 
     Raises:
         ValueError: an odd number of values, or a side that is not positive.
@@ -143,10 +161,13 @@ def convert(values: Sequence[float], size: tuple[float, float], *, source: Coord
 
 
 def parse_boxes(text: str) -> list[Box] | None:
-    """The boxes that an answer gives, in its order; None if it gives none. Corners are not put in order.
+    """Read the boxes that an answer gives. Corners are not put in order.
 
     Read as JSON `{"boxes": [[x1, y1, x2, y2], ...]}` (one box may stand without its own brackets), else every `[x1, y1, x2, y2]`
     in the text. Linear in the length of the text; at most 64 boxes.
+
+    Returns:
+        (x1, y1, x2, y2) of each, in the order of the answer; None if it gives none.
     """
     tail = text[-_CAP:]
     found = _json_boxes(tail)
@@ -161,7 +182,7 @@ def _box(values: Sequence[float]) -> Box:
 
 
 def json_object(text: str, *, brackets: int = _MOST + 2, cap: int = _CAP) -> dict[str, Any] | None:
-    """The JSON object from the first `{` to the last `}` of an answer's last `cap` characters; None if there is none.
+    """Read the JSON object from the first `{` to the last `}` of an answer's last `cap` characters; None if there is none.
 
     `brackets` bounds the `[` of it, and with them the depth: a model's `[[[[...` must not exhaust the stack of the JSON reader.
     """
@@ -177,14 +198,14 @@ def json_object(text: str, *, brackets: int = _MOST + 2, cap: int = _CAP) -> dic
 
 
 def numbers(value: object, count: int) -> tuple[float, ...] | None:
-    """A JSON list of `count` finite numbers of sensible size; None if it is anything else."""
+    """Read a JSON list of `count` finite numbers of sensible size; None if it is anything else."""
     if not isinstance(value, list) or len(value) != count or not all(_is_number(v) for v in value):
         return None
     return tuple(float(v) for v in value)
 
 
 def listed(value: object) -> list[Any]:
-    """Lists and tuples as a list; anything else as an empty one, which no reader takes."""
+    """Give lists and tuples as a list; anything else as an empty one, which no reader takes."""
     return list(value) if isinstance(value, list | tuple) else []
 
 
@@ -193,6 +214,7 @@ def _json_boxes(text: str) -> list[Box] | None:
     boxes = None if value is None else value.get("boxes")
     if not isinstance(boxes, list):
         return None
+    # one box without brackets of its own; four boxes are lists, so the two cannot be mistaken
     listed = [boxes] if len(boxes) == 4 and all(_is_number(v) for v in boxes) else boxes
     if not all(isinstance(box, list) and len(box) == 4 and all(_is_number(v) for v in box) for box in listed):
         return None

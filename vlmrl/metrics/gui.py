@@ -75,7 +75,7 @@ class Action:
 
 
 def parse_action(text: str) -> Action | None:
-    """The action that an answer gives; None if it is not one JSON object with an `action` and known keys of the right types."""
+    """Read the action that an answer gives; None if it is not one JSON object with an `action` and known keys of the right types."""
     start, end = text.find("{"), text.rfind("}")
     if start < 0 or end <= start or len(text) > _CAP or text.count("{") > 2 or text.count("[") > 4:
         return None
@@ -91,13 +91,14 @@ def parse_action(text: str) -> Action | None:
 
 
 def action_of(value: Mapping[str, Any]) -> Action | None:
-    """The action of a JSON object (of an answer, or `gt.action` of a row, which may also have a `box`); None if it is malformed."""
+    """Read the action of a JSON object (of an answer, or `gt.action` of a row, which may also have a `box`); None if it is malformed."""
     kind = value.get("action")
     if not isinstance(kind, str):
         return None
     kind = ALIASES.get(kind.strip().lower(), kind.strip().lower())
     point, box = _numbers(value.get("coordinate"), 2), _numbers(value.get("box"), 4)
     texts = {key: value.get(key) for key in ("text", "app_name", "direction", "status")}
+    # an argument of a wrong type makes all of it unreadable: left out, it could match a true action without that argument
     wrong = any(given is not None and not isinstance(given, str) for given in texts.values())
     if wrong or (value.get("coordinate") is not None and point is None) or (value.get("box") is not None and box is None):
         return None
@@ -120,7 +121,7 @@ def _numbers(value: object, count: int) -> list[float] | None:
 
 
 def to_norm1000(action: Action, sides: tuple[float, float]) -> Action:
-    """An action on a screen with these sides (width, height) in the units of its point and box, in 0 to 1000 along each side.
+    """Convert an action on a screen with these sides (width, height) in the units of its point and box to 0 to 1000 along each side.
 
     Raises:
         ValueError: a side that is not positive.
@@ -136,12 +137,12 @@ def to_norm1000(action: Action, sides: tuple[float, float]) -> Action:
 
 
 def normalise(text: str) -> str:
-    """Lower case, single spaces, without quotes around it."""
+    """Normalise a text: lower case, single spaces, without quotes around it."""
     return " ".join(text.strip().strip("\"'`").lower().split())
 
 
 def token_f1(a: str, b: str) -> float:
-    """F1 of the words of two texts as multisets, in [0, 1]; symmetric; 1 if both are empty."""
+    """Compute F1 of the words of two texts as multisets, in [0, 1]; symmetric; 1 if both are empty."""
     first, second = Counter(normalise(a).split()), Counter(normalise(b).split())
     if not first or not second:
         return float(first == second)
@@ -149,19 +150,23 @@ def token_f1(a: str, b: str) -> float:
 
 
 def distance(a: Point, b: Point) -> float:
-    """Euclidean distance of two points of 0 to 1000, in shares of the screen's sides; rounded to 9 digits."""
+    """Compute the Euclidean distance of two points of 0 to 1000, in shares of the screen's sides; rounded to 9 digits."""
     return round(math.hypot((a[0] - b[0]) / 1000, (a[1] - b[1]) / 1000), 9)
 
 
 def arguments_score(pred: Action, gold: Action, *, radius: float = RADIUS) -> float | None:
-    """How well the arguments match, in [0, 1], for two actions of the same type; None if the true one lacks its arguments.
+    """Score how well the arguments match, for two actions of the same type.
 
     Pointing: 1 inside the true box (border included), or within `radius` of the true point where there is no box. Typed text: F1 of
     the words. App name, direction and status: equality after normalising. Actions without arguments: 1.
+
+    Returns:
+        In [0, 1]; None if the true one lacks its arguments.
     """
     if gold.kind in POINTING:
         if pred.point is None:
             return None if gold.box is None and gold.point is None else 0.0
+        # a true box says more than a point within it, so the radius counts only where there is none
         if gold.box is not None:
             return float(point_in_box(pred.point, gold.box))
         return None if gold.point is None else float(distance(pred.point, gold.point) <= radius)
@@ -171,5 +176,6 @@ def arguments_score(pred: Action, gold: Action, *, radius: float = RADIUS) -> fl
         return None if gold.text is None else float(pred.text is not None and normalise(pred.text) == normalise(gold.text))
     if gold.kind == "input_text":
         return None if gold.text is None else token_f1(pred.text, gold.text) if pred.text is not None else 0.0
+    # any other action, those of plug-ins too: what the truth states must agree
     score = 1.0 if gold.status is None else float(pred.status == gold.status)
     return score * (token_f1(pred.text or "", gold.text) if gold.text is not None else 1.0)

@@ -74,6 +74,7 @@ def ui_r1(pred: Action | None, gold: Action, *, screen: tuple[float, float] = SC
 
     def near(a: Point, b: Point) -> bool:
         dx, dy = ((a[i] - b[i]) * screen[i] / 1000 for i in (0, 1))
+        # both sides rounded: that the limit misses must not depend on the last bit
         return round(math.hypot(dx, dy), 9) < round(RADIUS * screen[0], 9)
 
     hit = right and _within(pred, gold, near)
@@ -99,7 +100,7 @@ def ton(pred: Action | None, gold: Action, *, radius: float = TON_RADIUS) -> Ste
 
 
 def enlarged(box: Box, by: float = AITW_ENLARGE) -> Box:
-    """A box with its sides longer by `by` times their length, around its centre, as AITW does it (arXiv:2307.10088, its matching code).
+    """Make a box's sides longer by `by` times their length, around its centre, as AITW does it (arXiv:2307.10088, its matching code).
 
     A corner that would leave the screen at the top or left is put on its edge, and the size stays; no side is longer than the screen's.
 
@@ -114,8 +115,8 @@ def enlarged(box: Box, by: float = AITW_ENLARGE) -> Box:
 
 
 def aitw_tap(pred: Point, gold: Point, boxes: Sequence[Box] = (), *, radius: float = RADIUS, by: float = AITW_ENLARGE) -> bool:
-    """Whether two taps are the same for AITW (arXiv:2307.10088): both in one of the screen's element boxes after enlarging it (borders
-    included), or within `radius` of each other in shares of the sides (the limit hits). Everything in 0 to 1000.
+    """Check whether two taps are the same for AITW (arXiv:2307.10088): both in one of the screen's element boxes after enlarging it
+    (borders included), or within `radius` of each other in shares of the sides (the limit hits). Everything in 0 to 1000.
 
     AITZ and later codes enlarge by 0.2 (`by`) in place of 1.4.
     """
@@ -165,6 +166,7 @@ def _close(a: str, b: str) -> bool:
     first, second = (set(text.replace("[", " ").replace("]", " ").split()) for text in (a, b))
     if len(first) == len(second) == 1 and _contains(*first, *second):
         return True
+    # F1 = 2 |a & b| / (|a| + |b|) >= 0.5, without a division
     return 4 * len(first & second) >= len(first) + len(second) > 0
 
 

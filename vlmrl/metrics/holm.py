@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Adjusted p values, in the order given: the i-th smallest of m times (m - i + 1), never less than that of a smaller one, at most 1.
+    """Adjust p values, in the order given: the i-th smallest times (m - i + 1) of m, never less than that of a smaller one, at most 1.
 
     Rejecting what is below alpha keeps the chance of any false rejection below alpha, however the tests depend on each other.
 
@@ -19,6 +19,7 @@ def holm(p: Sequence[float]) -> list[float]:
     out = [0.0] * len(p)
     reached = 0.0
     for rank, place in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        # from the smallest up; `reached` keeps adjusted values in the order of the raw ones
         reached = max(reached, min(1.0, (len(p) - rank) * p[place]))
         out[place] = reached
     return out

@@ -60,7 +60,7 @@ _MARKS = re.compile(r"\\boxed\{|\\fbox\{|\\.|[{}]", re.DOTALL)
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the `\boxed{...}` (or `\fbox{...}`) that closes last, white space around it off; None without one.
+    r"""Find the content of the `\boxed{...}` (or `\fbox{...}`) that closes last, white space around it off; None without one.
 
     Braces are balanced; `\{` and `\}` are characters. One pass over the text, whatever it is.
     """
@@ -70,6 +70,7 @@ def last_boxed(text: str) -> str | None:
     while first and text[first - 1] == "\\":
         first -= 1  # `\\boxed{` is a line break and a word
     last = max(map(text.rfind, _BOXES))
+    # where the content of each open brace begins; -1 for braces that are no box
     opened: list[int] = []
     found: tuple[int, int] | None = None
     for mark in _MARKS.finditer(text, first):
@@ -81,13 +82,14 @@ def last_boxed(text: str) -> str | None:
             start = opened.pop()
             if start >= 0:
                 found = (start, mark.start())
+        # all braces are closed and no box follows
         if not opened and mark.start() > last:
             break
     return None if found is None else text[found[0] : found[1]].strip()
 
 
 def stated(text: str) -> str | None:
-    r"""What a text in prose states as its result; None if nothing. In the order of math-verify: the last box, else the last formula or
+    r"""Find what a text in prose states as its result; None if nothing. In the order of math-verify: the last box, else the last formula or
     number shortly behind the word `answer` (of a tag, too), else the last one of all.
 
     A formula is between `$`, `\(` or `\[`; a number begins the text or follows white space, `=` or, ours, a tag: math-verify reads that of
@@ -130,7 +132,7 @@ class _Bracket:
 
 
 def burden(text: str) -> str | None:
-    """Why an expression must not be given to computer algebra; None if it may. Linear in the length of the text.
+    """Say why an expression must not be given to computer algebra; None if it may. Linear in the length of the text.
 
     `length`, `digits`, `depth`, `operator` (integrals, sums, limits, ...), `functions`, `divisions`, `exponent` (too large, or not
     understood), `tower` (growth inside an exponent or an exponential function), `factorial` (of anything but a number), `terms`.
@@ -160,6 +162,7 @@ def _growth(plain: str) -> str | None:
         kind = token.lastgroup
         here = stack[-1]
         largest = 1
+        # growth within growth: no bound on the numbers in it says how large the value is
         if kind in ("power", "factorial", "explodes") and here.grows:
             return "tower"
         if kind == "sum":
@@ -168,9 +171,11 @@ def _growth(plain: str) -> str | None:
             stack.append(_Bracket(start=place, grows=here.grows))
         elif kind == "close" and len(stack) > 1:
             largest = _close(stack, plain[here.start : token.start()])
+            # `x^(2)^3`, and below `x^2^3`: a power of an exponent
             if here.raises and plain.startswith(("^", "**"), place):
                 return "tower"
         elif kind == "factorial":
+            # only a plain number before the sign has a known size
             number = re.search(r"\d{1,30}$", plain[max(0, token.start() - 30) : token.start()])
             if number is None:
                 return "factorial"
@@ -211,7 +216,7 @@ def _close(stack: list[_Bracket], content: str) -> int:
 
 
 def view(text: str) -> str:
-    r"""What of an answer is read as mathematics, in a form that math-verify reads as one expression; empty if that is unclear.
+    r"""Find what of an answer is read as mathematics, in a form that math-verify reads as one expression; empty if that is unclear.
 
     The last box, if there is one. Text with `$`, `\(` or `\[` is left as it is, and so is a plain number (with `%` or a degree
     sign). Otherwise words and units around an expression are taken off and it is put between `$`: math-verify reads `4\sqrt{2}`
@@ -254,13 +259,13 @@ def _roots(text: str) -> str:
 
 
 def plain_form(text: str) -> str:
-    """Text for comparison without mathematics: the last box, without `$`, spacing commands, white space and a full stop at its end."""
+    """Normalise text for comparison as text: the last box, without `$`, spacing commands, white space and a full stop at its end."""
     boxed = last_boxed(text)
     return _SPACE.sub("", text if boxed is None else boxed).replace("$", "").replace("\\dfrac", "\\frac").rstrip(".")
 
 
 def equivalent(pred: str, gold: str) -> bool:
-    r"""Whether two answers are the same mathematical object, as math-verify 0.9 sees it; equal text (`plain_form`) always is.
+    r"""Check whether two answers are the same mathematical object, as math-verify 0.9 sees it; equal text (`plain_form`) always is.
 
     Where either is over a bound (`burden`), text is all that is compared. Of math-verify's ways one should know: a percentage
     equals both the share and the bare number (`50%` is 50 and 0.5); decimals are compared to 6 places; the last part of a chain of
@@ -274,12 +279,14 @@ def equivalent(pred: str, gold: str) -> bool:
         return False
     if len(pred) > 4 * LONGEST and last_boxed(pred) is None:
         return pred.strip() == gold.strip()
+    # equal texts need no computer algebra, whose libraries are then not even loaded
     if plain_form(pred) == plain_form(gold):
         return True
     ours, theirs = (v if (v := view(text)) and burden(v) is None else "" for text in (pred, gold))
     if not ours or not theirs:
         return False
     verify: Callable[..., bool] = _library().verify
+    # the gold answer comes first: math-verify is not symmetric
     return verify(list(_parsed(theirs)), list(_parsed(ours)), timeout_seconds=None)
 
 

@@ -39,16 +39,19 @@ class HighlightQuery:
 
 
 def moment_map(gold: Sequence[Span], pred: Sequence[Span]) -> float:
-    """mAP of one query: `moment_average_precision` averaged over IoU 0.5, 0.55, ..., 0.95."""
+    """Compute mAP of one query: `moment_average_precision` averaged over IoU 0.5, 0.55, ..., 0.95."""
     return float(np.mean([moment_average_precision(gold, pred, t) for t in THRESHOLDS]))
 
 
 def moment_average_precision(gold: Sequence[Span], pred: Sequence[Span], threshold: float) -> float:
-    """Interpolated average precision of one query at one IoU threshold (>=), in [0, 1]; 0 without predictions.
+    """Compute interpolated average precision of one query at one IoU threshold (>=).
 
     Args:
         gold: the true moments, in seconds.
         pred: best first; `MOST_MOMENTS` count. Each takes the free true moment with the largest IoU, if that reaches the threshold.
+
+    Returns:
+        In [0, 1]; 0 without predictions.
 
     Raises:
         ValueError: no true moments.
@@ -59,12 +62,14 @@ def moment_average_precision(gold: Sequence[Span], pred: Sequence[Span], thresho
     hits: list[int] = []
     for span in pred[:MOST_MOMENTS]:
         overlap = {j: temporal_iou(span, gold[j], sort_times=True) for j in free}
+        # the earlier true moment among equals
         best = max(overlap, key=lambda j: (overlap[j], -j), default=None)
         hit = best is not None and overlap[best] >= threshold
         if hit and best is not None:
             free.remove(best)
         hits.append(int(hit))
     right = np.cumsum(hits)
+    # precision and recall after 1, 2, ... predictions; precision is then the best at this recall or a larger one
     precision = np.concatenate([[0.0], right / np.arange(1, len(hits) + 1), [0.0]])
     recall = np.concatenate([[0.0], right / len(gold), [1.0]])
     precision = np.maximum.accumulate(precision[::-1])[::-1]
@@ -85,7 +90,7 @@ def _levels(query: HighlightQuery, threshold: int) -> np.ndarray:
 
 
 def highlight_hit(query: HighlightQuery, level: str = "very_good") -> float:
-    """HIT@1: 1 if the clip with the highest score (the first of equals) is a highlight for any annotator.
+    """Compute HIT@1: 1 if the clip with the highest score (the first of equals) is a highlight for any annotator.
 
     Raises:
         ValueError: clips, saliencies and scores do not fit together.
@@ -94,9 +99,12 @@ def highlight_hit(query: HighlightQuery, level: str = "very_good") -> float:
 
 
 def highlight_average_precision(query: HighlightQuery, level: str = "very_good") -> list[float]:
-    """AP for each annotator: interpolated precision averaged over the distinct recalls that thresholds on the scores give.
+    """Compute AP for each annotator: interpolated precision averaged over the distinct recalls that thresholds on the scores give.
 
     Clips of equal score enter together. 0 for an annotator without a highlight, 1 where every clip is one.
+
+    Returns:
+        One AP per annotator, each in [0, 1].
 
     Raises:
         ValueError: clips, saliencies and scores do not fit together.
@@ -111,17 +119,18 @@ def _precision(scores: np.ndarray, true: np.ndarray) -> float:
     last = np.append(np.nonzero(np.diff(scores[order]))[0], len(scores) - 1)  # of each run of equal scores
     right = np.cumsum(true[order])[last]
     precision = np.maximum.accumulate((right / (last + 1))[::-1])[::-1]
+    # thresholds at which a highlight was added: only these change the recall
     new = np.diff(right, prepend=0) > 0
     return float(precision[new].mean())
 
 
 def clip_of(seconds: float, *, clip: float = CLIP) -> int:
-    """The clip that a time lies in: clip i is [i * clip, (i + 1) * clip)."""
+    """Find the clip that a time lies in: clip i is [i * clip, (i + 1) * clip)."""
     return int(seconds // clip)
 
 
 def clip_scores(highlights: Highlights, duration: float, *, clip: float = CLIP) -> list[float]:
-    """Predicted saliency of each of the int(duration / clip) clips: the highest one given for it, 0 where none is.
+    """Compute the predicted saliency of each of the int(duration / clip) clips: the highest one given for it, 0 where none is.
 
     Times after the end are left out.
     """
@@ -134,7 +143,7 @@ def clip_scores(highlights: Highlights, duration: float, *, clip: float = CLIP) 
 
 
 def parse_highlights(text: str) -> list[tuple[float, float]] | None:
-    """The highlights that an answer gives as (seconds, saliency); None if it gives none.
+    """Read the highlights that an answer gives as (seconds, saliency); None if it gives none.
 
     Read as JSON `{"highlights": [[seconds, saliency], ...]}`, else as `1.0, 3.0 seconds. scores 4.5, 3.0`: as many numbers before the
     first word "score" as after it. At most 128.
@@ -151,7 +160,7 @@ def parse_highlights(text: str) -> list[tuple[float, float]] | None:
 
 
 def highlights_of(value: object) -> list[tuple[float, float]] | None:
-    """A JSON list of [seconds, saliency], both >= 0; None if it is anything else or empty."""
+    """Read a JSON list of [seconds, saliency], both >= 0; None if it is anything else or empty."""
     if not isinstance(value, list) or not value:
         return None
     read = [numbers(item, 2) for item in value[:_MOST]]
@@ -159,14 +168,14 @@ def highlights_of(value: object) -> list[tuple[float, float]] | None:
 
 
 def f2(precision: float, recall: float) -> float:
-    """5 P R / (4 P + R), in [0, 1]; 0 if both are 0."""
+    """Compute 5 P R / (4 P + R), in [0, 1]; 0 if both are 0."""
     return 5 * precision * recall / (4 * precision + recall) if precision + recall > 0 else 0.0
 
 
 def highlight_score(
     pred: Highlights, gold: Highlights, *, clip: float = CLIP, w_f2: float = 0.6, w_saliency: float = 0.4
 ) -> Mapping[str, float]:
-    """`f2`, `wmse` and `score` = w_f2 * F2 + w_saliency / (1 + WMSE): the highlight reward of TempSamp-R1 (arXiv:2509.18056).
+    """Compute `f2`, `wmse` and `score` = w_f2 * F2 + w_saliency / (1 + WMSE): the highlight reward of TempSamp-R1 (arXiv:2509.18056).
 
     F2 is of the clips that both name; WMSE is the squared error of saliency over the true clips, weighted with the true saliency
     squared, the weights summing to 1. Ours, since the paper leaves it open: stamps match if they lie in one clip, a clip named again is

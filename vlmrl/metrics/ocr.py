@@ -13,17 +13,20 @@ ANLS_THRESHOLD = 0.5
 
 
 def similarity(pred: str, gold: str) -> float:
-    """1 - Levenshtein distance / length of the longer text, in [0, 1]; 1 for two empty texts. Of the texts as they are."""
+    """Compute 1 - Levenshtein distance / length of the longer text, in [0, 1]; 1 for two empty texts. Of the texts as they are."""
     longer = max(len(pred), len(gold))
     return 1.0 if longer == 0 else 1 - edit_distance(pred, gold) / longer
 
 
 def anls(pred: str, golds: Sequence[str], *, threshold: float = ANLS_THRESHOLD, strict: bool = False) -> float:
-    """Normalised Levenshtein similarity of one question, the best over its gold answers (ST-VQA, arXiv:1905.13648), in [0, 1].
+    """Compute normalised Levenshtein similarity of one question, the best over its gold answers (ST-VQA, arXiv:1905.13648).
 
     Case, and white space at the ends and its amount, do not count; lengths are those after that. A similarity below `threshold` is
     0. Exactly at it, the two usages differ: the official evaluation code keeps it (`strict=False`), the paper's formula (NL < 0.5)
     does not (`strict=True`). ANLS of a set is the mean over questions.
+
+    Returns:
+        In [0, 1].
 
     Raises:
         ValueError: no gold answers.
@@ -36,16 +39,19 @@ def anls(pred: str, golds: Sequence[str], *, threshold: float = ANLS_THRESHOLD, 
 
 
 def word_error_rate(pred: str, gold: str) -> float:
-    """Word insertions, deletions and replacements / words of `gold`: 0 or more, above 1 for a long wrong answer. Case counts.
+    """Compute word insertions, deletions and replacements over the words of `gold`. Case counts.
 
     Against a gold text without words: 0 if the prediction has none either, else their number (as against one word).
+
+    Returns:
+        0 or more, above 1 for a long wrong answer.
     """
     words = gold.split()
     return edit_distance(pred.split(), words) / max(1, len(words))
 
 
 def accuracy(error_rate: Callable[[str, str], float], pred: str, golds: Sequence[str]) -> float:
-    """1 - error rate, at least 0, the best over the gold answers.
+    """Compute 1 - error rate, at least 0, the best over the gold answers.
 
     Raises:
         ValueError: no gold answers.

@@ -38,10 +38,13 @@ class Segmentation:
 
 
 def parse_points(text: str) -> list[Point] | None:
-    """The points that an answer gives, in its order; None if it gives none.
+    """Read the points that an answer gives.
 
     Read as JSON `{"points": [[x, y], ...]}` or `{"point": [x, y]}`, else every `[x, y]` or `(x, y)` in the text; a list of four numbers
     is a box and no point. Linear in the length of the text; at most 64 points.
+
+    Returns:
+        (x, y) of each, in the order of the answer; None if it gives none.
     """
     tail = text[-_CAP:]
     value = json_object(tail)
@@ -53,7 +56,7 @@ def parse_points(text: str) -> list[Point] | None:
 
 
 def points_of(value: object) -> tuple[Point, ...] | None:
-    """A JSON list of [x, y] as points; None if it is anything else. An empty list is one."""
+    """Read a JSON list of [x, y] as points; None if it is anything else. An empty list is one."""
     if not isinstance(value, list):
         return None
     read = [numbers(item, 2) for item in value]
@@ -61,7 +64,10 @@ def points_of(value: object) -> tuple[Point, ...] | None:
 
 
 def decode_mask(mask: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Bool [H, W] of COCO's uncompressed run lengths `{"size": [H, W], "counts": [...]}`: columns first, starting with pixels outside.
+    """Decode COCO's uncompressed run lengths `{"size": [H, W], "counts": [...]}`: columns first, starting with pixels outside.
+
+    Returns:
+        bool [H, W], true on the object.
 
     Raises:
         ValueError: sizes or counts are not whole numbers >= 0, or the counts do not fill the picture.
@@ -71,6 +77,7 @@ def decode_mask(mask: Mapping[str, Any]) -> NDArray[np.bool_]:
         raise ValueError(f"mask: needs 'size': [height, width] of 1 to {_PIXELS} pixels and 'counts': run lengths, whole numbers >= 0")
     if sum(counts) != size[0] * size[1]:
         raise ValueError(f"mask: counts sum to {sum(counts)}, but size {size} has {size[0] * size[1]} pixels")
+    # runs alternate, so those at odd places are inside; columns first: [W, H] in memory, turned to [H, W]
     flat = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
     return flat.reshape(size[1], size[0]).T
 
@@ -80,7 +87,7 @@ def _whole(value: object) -> TypeGuard[list[int]]:
 
 
 def share_in_mask(points: Sequence[Point], mask: NDArray[np.bool_]) -> float:
-    """RefSpatial (arXiv:2506.04308): share of the points that lie on the mask [H, W]; 0 without points.
+    """Compute RefSpatial's measure (arXiv:2506.04308): share of the points that lie on the mask [H, W]; 0 without points.
 
     Points are in pixels of the mask; (x, y) is in pixel (floor x, floor y). A point outside of the picture counts as a miss.
     """
@@ -93,9 +100,12 @@ def share_in_mask(points: Sequence[Point], mask: NDArray[np.bool_]) -> float:
 
 
 def set_similarity(pred: Sequence[Point], gold: Sequence[Point], *, sigma: float = SIGMA) -> float:
-    """exp(-d^2 / (2 sigma^2)) with d the mean distance of the one-to-one assignment with the smallest sum; in [0, 1].
+    """Compute exp(-d^2 / (2 sigma^2)) with d the mean distance of the one-to-one assignment with the smallest sum.
 
     0 for sets of different size (the released code of arXiv:2512.03043 asks for exactly three points); 1 if both are empty.
+
+    Returns:
+        In [0, 1].
 
     Raises:
         ValueError: `sigma` is not positive.
@@ -115,14 +125,14 @@ def set_similarity(pred: Sequence[Point], gold: Sequence[Point], *, sigma: float
 
 
 def parse_segmentation(text: str) -> Segmentation | None:
-    """The answer `{"boxes": [x1, y1, x2, y2], "positive_points": [[x, y], ...], "negative_points": [...]}`, of a video with
+    """Read the answer `{"boxes": [x1, y1, x2, y2], "positive_points": [[x, y], ...], "negative_points": [...]}`, of a video with
     `"time": seconds`; None if it is anything else."""
     value = json_object(text)
     return None if value is None else segmentation_of(value)
 
 
 def segmentation_of(value: Mapping[str, Any]) -> Segmentation | None:
-    """The same of a JSON object: an answer, or `gt.segmentation` of a row. A time that is no number makes it unreadable."""
+    """Read the same of a JSON object: an answer, or `gt.segmentation` of a row. A time that is no number makes it unreadable."""
     box = numbers(value.get("boxes"), 4)
     positive, negative = points_of(value.get("positive_points")), points_of(value.get("negative_points"))
     time = numbers([value["time"]], 1) if value.get("time") is not None else ()
@@ -134,10 +144,13 @@ def segmentation_of(value: Mapping[str, Any]) -> Segmentation | None:
 
 
 def segmentation_score(pred: Segmentation, gold: Segmentation, *, sigma: float = SIGMA) -> float:
-    """How well box, points and time agree, in [0, 1], as the released code of OneThinker (arXiv:2512.03043) weighs them.
+    """Score how well box, points and time agree, as the released code of OneThinker (arXiv:2512.03043) weighs them.
 
     Picture: IoU/2 + positive/4 + negative/4. Video (the true answer has a time): 0.3 IoU + 0.3 exp(-|dt| / 2 s) + 0.2 positive
     + 0.2 negative. 0 if a number of points differs, or a video's time is missing.
+
+    Returns:
+        In [0, 1].
     """
     if (len(pred.positive), len(pred.negative)) != (len(gold.positive), len(gold.negative)):
         return 0.0

@@ -22,7 +22,7 @@ _PUNCTUATION = (":", ",", ".", "!", "?", ";", "'")
 
 
 def contains_answer(pred: str, golds: Sequence[str], *, formula: bool = False) -> bool:
-    """OCRBench (arXiv:2305.07895): whether one of the gold answers stands in the answer, letter case and width aside.
+    """Check by OCRBench's rule (arXiv:2305.07895) whether one of the gold answers stands in the answer, letter case and width aside.
 
     `formula` is for its handwritten formulas (HME100k): white space is left out, and case counts. The published score is the number of
     right answers of 1000.
@@ -43,7 +43,7 @@ def contains_answer(pred: str, golds: Sequence[str], *, formula: bool = False) -
 
 
 def open_match(pred: str, golds: Sequence[str]) -> bool:
-    """MMMU's rule for open questions (arXiv:2311.16502): one of the gold answers is among the parts of the answer.
+    """Check by MMMU's rule for open questions (arXiv:2311.16502) whether one of the gold answers is among the parts of the answer.
 
     Parts are what follows the last of some key words in each line (the shortest such rest; the whole answer where there is none), and
     the numbers in it. A gold number must equal one of them after rounding to 2 decimals, a gold text must stand in one; a gold text of
@@ -60,6 +60,7 @@ def open_match(pred: str, golds: Sequence[str]) -> bool:
     texts: set[str] = set()
     numbers: set[float] = set()
     for part in _parts(pred[-_CAP:]):
+        # the part itself may be a number, and numbers within it count too
         for piece in (part, *(match[0] for match in _NUMBER.finditer(part))):
             value = _value(piece)
             if value is None:

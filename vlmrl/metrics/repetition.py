@@ -9,14 +9,17 @@ LONGEST = 65536
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-case words between white space, of the last `LONGEST` characters."""
+    """Split the last `LONGEST` characters of a text into lower-case words between white space."""
     return text[-LONGEST:].lower().split()
 
 
 def repeated_share(words: Sequence[str], n: int) -> float:
-    """1 - (different n-grams) / (n-grams), in [0, 1); 0 for fewer than n words. Linear in the number of words.
+    """Compute 1 - (different n-grams) / (n-grams). Linear in the number of words.
 
     The measure of arXiv:2502.03373, appendix C.2, as the released code counts it.
+
+    Returns:
+        In [0, 1); 0 for fewer than n words.
 
     Raises:
         ValueError: n < 1.

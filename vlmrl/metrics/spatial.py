@@ -49,10 +49,11 @@ def read_thought(text: str) -> SpatialThought:
 
 
 def implied_answer(thought: SpatialThought, asked: Relation) -> str | None:
-    """`yes` or `no`, where every conclusion of the thought says so about what is asked; None where it says nothing, something else,
-    or two different things."""
+    """Find the answer, `yes` or `no`, that every conclusion of the thought gives to what is asked; None where it says nothing, something
+    else, or two different things."""
     answers: set[str | None] = set()
     for first, relation, second in thought.conclusions:
+        # the two objects the other way round: the same statement with the opposite relation
         if (first, second) == (asked[2], asked[0]):
             first, relation, second = second, OPPOSITE[relation], first
         same = (first, second) == (asked[0], asked[2])
@@ -61,7 +62,7 @@ def implied_answer(thought: SpatialThought, asked: Relation) -> str | None:
 
 
 def holds(relation: str, first: Box, second: Box) -> bool:
-    """Whether the relation holds between the centres of two boxes.
+    """Check whether the relation holds between the centres of two boxes.
 
     Raises:
         KeyError: the relation is unknown.
@@ -71,7 +72,7 @@ def holds(relation: str, first: Box, second: Box) -> bool:
 
 
 def is_consistent(thought: SpatialThought, asked: Relation, answer: str) -> bool:
-    """Whether the thought's conclusion is the answer (`yes` or `no`), and the boxes that it gives do not contradict its conclusion.
+    """Check whether the thought's conclusion is the answer (`yes` or `no`), and the boxes that it gives do not contradict its conclusion.
 
     What the picture shows plays no part: a wrong but coherent thought is consistent. Without a conclusion it is not.
     """
@@ -82,7 +83,7 @@ def is_consistent(thought: SpatialThought, asked: Relation, answer: str) -> bool
 
 
 def grounded_share(thought: SpatialThought, gold: Mapping[str, Box], *, threshold: float) -> float:
-    """Objects whose box in the thought has an IoU of at least `threshold` with the true one, over the larger number of boxes and
+    """Count objects whose box in the thought has an IoU of at least `threshold` with the true one, over the larger number of boxes and
     objects, in [0, 1]. Boxes that cannot be read, and repeated ones, count in the denominator only.
 
     Raises:
@@ -95,7 +96,7 @@ def grounded_share(thought: SpatialThought, gold: Mapping[str, Box], *, threshol
 
 
 def as_relation(value: Sequence[str]) -> Relation:
-    """(first, relation, second) of a row's `gt.relation`, in lower case.
+    """Read (first, relation, second) of a row's `gt.relation`, in lower case.
 
     Raises:
         ValueError: not three texts, or an unknown relation.

@@ -27,10 +27,13 @@ def _seconds(text: str) -> float:
 
 
 def parse_time_span(text: str, *, take: Literal["first", "last"] = "last") -> Span | None:
-    """The time span that an answer gives, in seconds; None if it gives none.
+    """Read the time span that an answer gives, in seconds; None if it gives none.
 
     Taken in this order: the last (or first) `a to b` (also `a and b`, `a - b`, with `s` or `m:s` forms), JSON `{"time": [a, b]}`, the
     first two numbers. The order of the two is not changed. Linear in the length of the text.
+
+    Returns:
+        (first, second) time in seconds, in the order in which they stand.
     """
     tail = re.sub(r"\s+", " ", text[-_CAP:] if take == "last" else text[:_CAP])
     pairs = _PAIR.findall(tail)
@@ -62,14 +65,18 @@ def _json_span(text: str) -> Span | None:
 
 
 def temporal_iou(pred: Span, gt: Span, *, sort_times: bool) -> float:
-    """Intersection over union of two spans in seconds, in [0, 1]; 0 if the union has no length.
+    """Compute intersection over union of two spans in seconds.
 
     `sort_times` swaps a reversed prediction (evaluation); without it a reversed prediction scores 0 (reward).
+
+    Returns:
+        In [0, 1]; 0 if the union has no length.
     """
     (s, e), (s2, e2) = pred, gt
     if s > e:
         if not sort_times:
             return 0.0
         s, e = e, s
+    # the hull of both; for disjoint spans it is longer than their union, but the numerator is 0 then
     union = max(e, e2) - min(s, s2)
     return max(0.0, min(e, e2) - max(s, s2)) / union if union > 0 else 0.0

@@ -26,7 +26,7 @@ _ARTICLE = re.compile(r"(?<![\w'’])[AI] (?=(?!(?:and|or|is|nor|not)\b)[a-z])")
 
 
 def collapse(text: str) -> str:
-    """Lower case, single spaces."""
+    """Normalise a text: lower case, single spaces."""
     return " ".join(text.lower().split())
 
 
@@ -39,7 +39,7 @@ def _distances() -> ModuleType:
 
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
-    """Levenshtein distance of two texts (by characters) or two lists of words (by words)."""
+    """Compute the Levenshtein distance of two texts (by characters) or two lists of words (by words)."""
     return int(_distances().Levenshtein.distance(a, b))
 
 
@@ -47,7 +47,7 @@ def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 def rouge_tokens(text: str) -> list[str]:
-    """Lower-case words of letters and digits; ideographs one by one. No stemming: the reference package's option is off here."""
+    """Split text into lower-case words of letters and digits; ideographs one by one. No stemming: the reference package's option is off."""
     return _TOKEN.findall(text.lower())
 
 
@@ -56,7 +56,10 @@ def _f1(overlap: int, pred: int, gold: int) -> float:
 
 
 def rouge_n(pred: Sequence[str], gold: Sequence[str], n: int) -> float | None:
-    """F1 of the n-grams of tokens, with their multiplicity, in [0, 1]; None for a gold answer of fewer than n tokens.
+    """Compute F1 of the n-grams of tokens, with their multiplicity.
+
+    Returns:
+        In [0, 1]; None for a gold answer of fewer than n tokens.
 
     Raises:
         ValueError: n < 1.
@@ -74,16 +77,19 @@ def _ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def rouge_l(pred: Sequence[str], gold: Sequence[str]) -> float | None:
-    """F1 of the longest common subsequence of tokens, in [0, 1]; None for a gold answer without tokens."""
+    """Compute F1 of the longest common subsequence of tokens, in [0, 1]; None for a gold answer without tokens."""
     if not gold:
         return None
     return _f1(int(_distances().LCSseq.similarity(pred, gold)), len(pred), len(gold))
 
 
 def mean_rouge(pred: str, gold: str) -> float | None:
-    """Mean of ROUGE-1, ROUGE-2 and ROUGE-L F1, in [0, 1], as rewards of open answers use it; None for a gold answer without words.
+    """Average ROUGE-1, ROUGE-2 and ROUGE-L F1, as rewards of open answers use it.
 
     A gold answer of one word has no ROUGE-2: the mean is then over the other two, so that the gold answer itself has 1.
+
+    Returns:
+        In [0, 1]; None for a gold answer without words.
     """
     ours, theirs = rouge_tokens(pred), rouge_tokens(gold)
     values = [v for v in (rouge_n(ours, theirs, 1), rouge_n(ours, theirs, 2), rouge_l(ours, theirs)) if v is not None]
@@ -94,7 +100,7 @@ def mean_rouge(pred: str, gold: str) -> float | None:
 
 
 def relaxed_accuracy(pred: str, gold: str, *, tolerance: float = 0.05) -> bool:
-    """ChartQA's measure (arXiv:2203.10244): a number may be off by `tolerance` of the true one, other text must be equal.
+    """Check by ChartQA's measure (arXiv:2203.10244): a number may be off by `tolerance` of the true one, other text must be equal.
 
     As the usual evaluation code does it: `5%` is 0.05, case does not count, `1,000` is not a number, and against a true number of 0
     the texts are compared. Unlike it: words such as `nan` and `inf` are text, and exactly the tolerance is accepted whatever the
@@ -117,7 +123,7 @@ def _as_number(text: str) -> float | None:
 
 
 def option_texts(options: Sequence[str]) -> dict[str, str]:
-    """Letter -> text (see `collapse`) of options in order. Labels of their own (`A. cat`, `(B) dog`) are taken off if all are right.
+    """Map letters to the texts (`collapse`) of options in order. Labels of their own (`A. cat`, `(B) dog`) are taken off if all are right.
 
     Raises:
         ValueError: more than 26 options.
@@ -132,23 +138,28 @@ def option_texts(options: Sequence[str]) -> dict[str, str]:
 
 
 def read_choice(answer: str, options: Sequence[str] = ()) -> str | None:
-    """The letter (upper case) of the option that an answer means; None if it means none, several, or one that does not exist.
+    """Find the letter (upper case) of the option that an answer means; None if it means none, several, or one that does not exist.
 
     Read are a letter alone (`B`, `(b)`, `B.`), the text of an option alone, labelled letters (`B. a cat`, `(B)`), letters that are
     named (`the answer is B`), single capital letters in a sentence (not `A` or `I` as a word), and the text of an option in a
     sentence. The first of these that says anything decides; different letters in it, or a letter next to the text of another
     option, are ambiguous. Negations are not understood. Linear in the length of the text.
+
+    Returns:
+        A letter of the options; without options any letter.
     """
     texts = option_texts(options)
     plain = " ".join(answer[-_CAP:].split()).strip("\"'*` ")
     alone = _ONLY_LETTER.fullmatch(plain)
     if alone is not None:
         return _existing({alone[1].upper()}, texts)
+    # before letters are looked for: an option's own text may hold a letter that means another option
     whole = {letter for letter, text in texts.items() if text and collapse(plain).rstrip(".") == text.rstrip(".")}
     if whole:
         return _existing(whole, texts)
     letters = _letters(plain)
     mentioned = _mentioned(collapse(plain), texts)
+    # the letter of one option beside the text of another: which is meant cannot be told
     if letters and len(mentioned) == 1 and mentioned != letters:
         return None
     return _existing(letters or mentioned, texts)

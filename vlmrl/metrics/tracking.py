@@ -33,12 +33,13 @@ class Tube:
 
 
 def track_of(value: object) -> Track | None:
-    """A JSON object of frames and boxes as a track; None if it is anything else, or names a frame twice. Corners are not ordered."""
+    """Read a JSON object of frames and boxes as a track; None if it is anything else, or names a frame twice. Corners are not ordered."""
     if not isinstance(value, Mapping) or len(value) > MOST_FRAMES:
         return None
     out: Track = {}
     for key, item in value.items():
         box = numbers(item, 4)
+        # one bad frame makes the track unreadable: skipped, it could leave only the frames that fit
         if box is None or not isinstance(key, str) or not _FRAME.fullmatch(key.strip()) or float(key) in out:
             return None
         out[float(key)] = (box[0], box[1], box[2], box[3])
@@ -46,13 +47,13 @@ def track_of(value: object) -> Track | None:
 
 
 def parse_track(text: str) -> Track | None:
-    """The track that an answer gives; None if it gives none."""
+    """Read the track that an answer gives; None if it gives none."""
     value = _object(text)
     return None if value is None else track_of(value.get("boxes"))
 
 
 def tube_of(value: Mapping[str, Any]) -> Tube | None:
-    """`{"time": [start, end], "boxes": {...}}` as a tube; None if neither can be read. The order of the times is not changed."""
+    """Read `{"time": [start, end], "boxes": {...}}` as a tube; None if neither can be read. The order of the times is not changed."""
     time, boxes = numbers(value.get("time"), 2), track_of(value.get("boxes"))
     if time is None and boxes is None:
         return None
@@ -60,7 +61,7 @@ def tube_of(value: Mapping[str, Any]) -> Tube | None:
 
 
 def parse_tube(text: str) -> Tube | None:
-    """The tube that an answer gives, as far as it can be read."""
+    """Read the tube that an answer gives, as far as it can be read."""
     value = _object(text)
     return None if value is None else tube_of(value)
 
@@ -70,11 +71,14 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def track_iou(pred: Track, gold: Track, *, over: Over) -> float:
-    """Mean IoU per frame, in [0, 1]; a frame that one of the two lacks counts 0, and no frames at all give 0.
+    """Average IoU per frame; a frame that one of the two lacks counts 0.
 
     `over` says which frames are averaged. `union`: all of both (vIoU of spatio-temporal grounding, for tracks that cover their time
     span); `gold`: the true ones (the tracking reward of arXiv:2512.03043); `common`: those of both, so that frames which the
     prediction leaves out cost nothing (its spatio-temporal reward).
+
+    Returns:
+        In [0, 1]; no frames at all give 0.
     """
     frames = {"gold": gold.keys(), "common": pred.keys() & gold.keys(), "union": pred.keys() | gold.keys()}[over]
     return sum(iou(pred[f], gold[f]) for f in frames if f in pred and f in gold) / len(frames) if frames else 0.0

@@ -46,7 +46,7 @@ UNSTRUCTURED = ("choice", "exact_text", "math", "number", "regression", "short_t
 
 
 def rounded_number(group: Group, ctx: RewardContext) -> list[float | None]:
-    """1 if the answered number equals the true one after rounding to 2 decimals, else 0.
+    """Score 1 if the answered number equals the true one after rounding to 2 decimals, else 0.
 
     Raises:
         ValueError: the row has no true number.
@@ -105,10 +105,12 @@ def accuracy(
     out = list(BY_TYPE.get(kind, answer_score)(read, ctx))
     if kind == "exact_text" and open_answers == "rouge":
         shared = open_rouge(read, ctx)
+        # ROUGE is None where the gold answers have no words; equality judges those
         out = [equal if words is None else words for equal, words in zip(out, shared, strict=True)]
     if whole and kind in ("math", "number"):
         results = [stated(rollout.text) for rollout in group.rollouts]
         gold = group.prompt.sample.answer
+        # `whole` only adds right answers: where nothing is stated, or something else, the score of the tagged answer stays
         out = [1.0 if result and equivalent(result, gold) else score for result, score in zip(results, out, strict=True)]
     return out
 

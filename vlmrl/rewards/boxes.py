@@ -85,6 +85,7 @@ def _scored(group: Group, measure: Measure, *, clamp: bool) -> list[float | None
     if sample.answer_type != "bbox" or len(sample.gt["boxes"]) != 1:
         return [None] * len(group.rollouts)
     (gold,) = gold_boxes(sample)
+    # an unreadable answer gets the least that a box can get, or leaving the box out would beat a bad one
     lowest = 0.0 if clamp else -1.0
     out: list[float | None] = []
     for rollout in group.rollouts:

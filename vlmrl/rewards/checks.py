@@ -17,11 +17,14 @@ IMPORTS = ("math_verify",) if importlib.util.find_spec("math_verify") else ()
 
 
 def check_of(name: Check, sample: Sample) -> Callable[[str], bool] | None:
-    """Whether an answer (the text between the tags) is right for this row; None if the check is not for rows of its type.
+    """Make the check of whether an answer (the text between the tags) is right for this row; None if it is not for rows of its type.
 
     `exact` (any row): equality up to case and white space. `choice` (answer type `choice`): the same option, by letter or by text of
     `options`; where the row's own answer names no option (yes or no without options), equality. `math` (answer type `math`):
     `metrics.math.equivalent`.
+
+    Returns:
+        (answer) -> whether it is right.
 
     Raises:
         ValueError: the row's options cannot be used.

@@ -22,7 +22,8 @@ def format_reward(group: Group, ctx: RewardContext) -> list[float | None]:
 
 
 def thinks_first(text: str) -> bool:
-    """Whether a text is one think block, blank or not, and then something that is not blank. One pass over the text."""
+    """Check that a text is one think block, blank or not, and then something that is not blank. One pass over the text."""
+    # a third tag is already one too many; the rest of a long text is not searched
     tags = list(itertools.islice(_THINK_TAG.finditer(text), 3))
     if len(tags) != 2 or len(text) > MAX_CHARS:
         return False
@@ -32,7 +33,7 @@ def thinks_first(text: str) -> bool:
 
 
 def tag_share(text: str, answer_format: str) -> float:
-    """Share of the answer format's tags that occur exactly once and stand in order, in [0, 1]. One pass over the text.
+    """Compute the share of the answer format's tags that occur exactly once and stand in order, in [0, 1]. One pass over the text.
 
     Of tags that occur once in a wrong order, the longest run of them (with gaps) in the right order counts.
     """
@@ -42,6 +43,7 @@ def tag_share(text: str, answer_format: str) -> float:
         kind = "answer" if match[2].lower() == "answer" else "think"
         places.setdefault(f"{match[1]}{kind}", []).append(match.start())
     once = [places[tag][0] for tag in wanted if len(places.get(tag, ())) == 1]
+    # subsets from the longest down, of four tags at most; `combinations` keeps the wanted order, so sorted positions are in order
     orders = (c for n in range(len(once), 0, -1) for c in itertools.combinations(once, n) if list(c) == sorted(c))
     return len(next(orders, ())) / len(wanted)
 

@@ -70,10 +70,11 @@ class _Judge:
         if gold is None:
             raise ValueError(f"row '{sample.id}' ({sample.source}): gt.action {sample.gt['action']} is not an action")
         self.gold = to_norm1000(gold, self.sides)
+        # the true action against itself: None where the row gives no arguments to compare, or the profile counts none
         self.known = arguments_score(self.gold, self.gold) is not None and self.arguments(self.gold) is not None
 
     def arguments(self, action: Action) -> float | None:
-        """How well the arguments match, for an action of the right type; None where they do not count."""
+        """Score how well the arguments match, for an action of the right type; None where they do not count."""
         if self.profile == "exact":
             return arguments_score(action, self.gold, radius=self.radius)
         if self.profile == "ton":
@@ -94,6 +95,7 @@ class _Judge:
                 score += w_type
                 if self.known:
                     score += w_args * (self.arguments(action) or 0.0)
+        # over the weights that apply, so that the true action gets 1 with and without arguments
         return score / (w_format + w_type + (w_args if self.known else 0.0))
 
     def same_type(self, action: Action) -> bool:

@@ -49,7 +49,9 @@ def overlong(group: Group, ctx: RewardContext, *, maximum: int, buffer: int) -> 
     """
     if not 0 < buffer <= maximum:
         raise ValueError(f"overlong: needs 0 < buffer <= maximum, got buffer {buffer} and maximum {maximum}")
+    # DAPO eq. 13: (L_max - L_cache - |y|) / L_cache, with the sign turned: the share of the buffer that is used up
     over = [(len(rollout.ids) - (maximum - buffer)) / buffer for rollout in group.rollouts]
+    # no -0.0 for the many answers within the limit
     return [-min(1.0, share) if share > 0 else 0.0 for share in over]
 
 
@@ -92,6 +94,7 @@ def cosine_length(
         answer = parse(rollout.text, group.prompt.answer_format).answer
         correct = answer is not None and right(answer)
         short, long = (correct_short, correct_long) if correct else (wrong_short, wrong_long)
+        # `short` at L = 0, `long` at L = maximum: long + (short - long) / 2 * (1 + cos(pi L / maximum))
         tokens = len(rollout.ids)
         out.append(exceeded if tokens >= maximum else long + (short - long) / 2 * (1 + math.cos(math.pi * tokens / maximum)))
     return out

@@ -22,12 +22,13 @@ MOST = 1000
 
 
 def plain(line: str) -> str:
-    """An item as it is compared."""
+    """Normalise an item for comparison."""
     return " ".join(_BULLET.sub("", line, count=1).casefold().split())
 
 
 def items_of(sample: Sample, key: str) -> list[str]:
-    """
+    """Read the normalised items of `meta.<key>` of a row; none where the row has no such key.
+
     Raises:
         ValueError: it is no list of texts.
     """
@@ -42,21 +43,27 @@ def lines_of(answer: str) -> list[str]:
 
 
 def hits(lines: Sequence[str], sample: Sample) -> list[float]:
-    """1 for each line that hits, else 0."""
+    """Mark each line: 1 if it hits, else 0."""
     left, excluded = items_of(sample, "items"), items_of(sample, "excluded")
     out: list[float] = []
     for line in map(plain, lines):
         hit = line in left and line not in excluded
         if hit:
+            # used up: a repeated line does not hit again
             left.remove(line)
         out.append(float(hit))
     return out
 
 
 def later_gain(hit: Sequence[float]) -> list[float]:
-    """Discounted gain from each rank on: sum over j >= k of hit_j / log2(j + 1), ranks from 1. What came before counts for nobody."""
+    """Sum the discounted gain from each rank on: sum over j >= k of hit_j / log2(j + 1), ranks from 1. Earlier ranks count for nobody.
+
+    Returns:
+        One gain per rank, in the order of `hit`.
+    """
     out: list[float] = []
     total = 0.0
+    # from the last rank to the first: every suffix sum in one pass
     for rank in range(len(hit), 0, -1):
         total += hit[rank - 1] / math.log2(rank + 1)
         out.append(total)

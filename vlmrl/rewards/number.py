@@ -57,6 +57,7 @@ def inverse_error(group: Group, ctx: RewardContext, *, cap: float = 20.0) -> lis
     """
     if cap <= 0:
         raise ValueError(f"inverse_error: cap must be positive, got {cap}")
+    # min(1 / e, cap) / cap = 1 / max(1, cap * e), which has no division by e = 0
     return _number(group, lambda pred, gold: 1 / max(1.0, cap * relative_error(pred, gold)))
 
 

@@ -21,4 +21,5 @@ def repetition(group: Group, ctx: RewardContext, *, size: int = 3) -> list[float
     if size < 1:
         raise ValueError(f"repetition: size must be at least 1, got {size}")
     shares = [repeated_share(words_of(rollout.text), size) for rollout in group.rollouts]
+    # no -0.0
     return [-share if share else 0.0 for share in shares]

@@ -18,7 +18,7 @@ from vlmrl.types import Group, Sample
 
 
 def consistency(parsed: Parsed, sample: Sample) -> float | None:
-    """1 if the thought's conclusion implies the given answer and its boxes do not contradict it, else 0.
+    """Score 1 if the thought's conclusion implies the given answer and its boxes do not contradict it, else 0.
 
     Where the sample lists the possible answers (`meta.choices`), the conclusion is the last of them that the thought names. None for a
     wrong or missing answer, and for a sample with neither `gt.relation` nor `meta.choices`.
@@ -30,12 +30,13 @@ def consistency(parsed: Parsed, sample: Sample) -> float | None:
         return None
     if choices:
         named = [word for word in re.findall(r"\w+", normalise(parsed.thought or "")) if word in choices]
+        # a slice, so that a thought that names no choice is inconsistent instead of an IndexError
         return float(named[-1:] == [normalise(parsed.answer)])
     return float(is_consistent(read_thought(parsed.thought or ""), as_relation(sample.gt["relation"]), parsed.answer))
 
 
 def grounding(parsed: Parsed, sample: Sample, *, threshold: float = 0.5) -> float | None:
-    """Share of the objects whose box in the thought is right; None for a sample without `gt.objects` (name -> true box)."""
+    """Compute the share of the objects whose box in the thought is right; None for a sample without `gt.objects` (name -> true box)."""
     objects = sample.gt.get("objects")
     if not objects:
         return None

@@ -19,7 +19,7 @@ from vlmrl.sampling.ledger import Ledger
 
 
 def check_ids(ids: Sequence[str], sampler: str) -> tuple[str, ...]:
-    """The ids.
+    """Check that there are ids and each is there once; give them as a tuple.
 
     Raises:
         ValueError: there are none, or one comes twice.
@@ -31,7 +31,7 @@ def check_ids(ids: Sequence[str], sampler: str) -> tuple[str, ...]:
 
 
 def digest(ids: Iterable[str]) -> str:
-    """Fingerprint of ids in this order."""
+    """Hash ids in this order."""
     return hashlib.blake2b("\0".join(ids).encode(), digest_size=16).hexdigest()
 
 
@@ -46,6 +46,7 @@ def check_state(state: Mapping[str, Any], expected: Mapping[str, Any], sampler: 
         raise CheckpointError(f"state of sampler '{sampler}' has keys {sorted(state)}, needs {sorted(expected)}")
     for key, own in expected.items():
         value = state[key]
+        # `type`, not isinstance: True would pass as the whole number 1
         wrong = type(value) is not type(own) or (isinstance(value, int) and value < 0)
         if wrong:
             raise CheckpointError(f"state of sampler '{sampler}': {key} {value!r} is not {'from 0' if isinstance(own, int) else 'valid'}")
@@ -79,9 +80,10 @@ class Stream:
         self._order: tuple[int, list[int]] | None = None
 
     def at(self, position: int) -> tuple[str, int]:
-        """(id, epoch) at a position from 0. An empty stream has no positions."""
+        """Look up (id, epoch) at a position from 0. An empty stream has no positions."""
         epoch, place = divmod(position, len(self.ids))
         if self._order is None or self._order[0] != epoch:
+            # only the current epoch's order is held; any other is made again from its coordinates
             self._order = (epoch, rng.permutation(len(self.ids), self._seed, "sampler", *self._coordinates, epoch))
         return self.ids[self._order[1][place]], epoch
 
@@ -108,7 +110,7 @@ class Writes:
         self._mark = 0
 
     def read(self, ledger: Ledger) -> list[str]:
-        """Ids of the rows, in no order that means anything."""
+        """List the ids of the rows, in no order that means anything."""
         written, self._mark = ledger.written_since(self._mark if ledger is self._ledger else 0)
         self._ledger = ledger
         return written
@@ -128,7 +130,7 @@ class News:
         """Latest step at which any of the samples was observed; -1 before."""
 
     def read(self, ledger: Ledger) -> list[Observed]:
-        """What is new, by id."""
+        """Find what is new, by id."""
         out: list[Observed] = []
         for sample_id in sorted(self._ids.intersection(self._writes.read(ledger))):
             row = ledger.row(sample_id)
@@ -137,6 +139,7 @@ class News:
             count, total, passes, step = self._seen.get(sample_id, (0, 0.0, 0, -1))
             if (row.count, row.last_seen) == (count, step):
                 continue
+            # the ledger keeps means; sums can be subtracted
             now = row.count * (row.mean or 0.0)
             self._seen[sample_id] = (row.count, now, row.passes, row.last_seen)
             self.clock = max(self.clock, row.last_seen)
@@ -144,11 +147,11 @@ class News:
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """Sample id -> count, sum, passes, step."""
+        """Write sample id -> count, sum, passes, step."""
         return {sample_id: list(values) for sample_id, values in self._seen.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises CheckpointError for anything but four numbers of a known sample."""
+        """Load what `state_dict` wrote. Raises CheckpointError for anything but four numbers of a known sample."""
         check_entries(state, self._ids, 4, "sampler state: news")
         self._seen = {sample_id: (int(v[0]), float(v[1]), int(v[2]), int(v[3])) for sample_id, v in state.items()}
         self._writes = Writes()
@@ -168,17 +171,18 @@ class InFlight:
             self._since[sample_id] = -1 if step is None else step
 
     def busy(self, ledger: Ledger) -> set[str]:
-        """Those still in flight; forgets the others."""
+        """Find those still in flight; forget the others."""
         rows = {sample_id: ledger.row(sample_id).last_seen for sample_id in self._since}
+        # observed since it was planned: its latest step is no longer the one of then
         self._since = {k: step for k, step in self._since.items() if step == (-1 if rows[k] is None else rows[k])}
         return set(self._since)
 
     def state_dict(self) -> dict[str, Any]:
-        """Sample id -> step at which it was last observed before it was planned; -1 for never."""
+        """Write sample id -> step at which it was last observed before it was planned; -1 for never."""
         return dict(self._since)
 
     def load_state_dict(self, state: dict[str, Any], known: Iterable[str]) -> None:
-        """Raises CheckpointError for anything but a step of a known sample."""
+        """Load what `state_dict` wrote. Raises CheckpointError for anything but a step of a known sample."""
         check_entries({k: [v] for k, v in state.items()}, known, 1, "sampler state: in flight")
         self._since = {k: int(v) for k, v in state.items()}
 
@@ -191,19 +195,29 @@ class Powers:
         self._table = np.empty(0)
 
     def of(self, age_N: np.ndarray) -> np.ndarray:
-        """float64, same shape."""
+        """Look up the powers of these ages.
+
+        Returns:
+            float64, same shape.
+        """
         need = int(age_N.max(initial=-1)) + 1
         have = len(self._table)
         if need > have:
+            # at least doubled, so that a table that grows by one age a step is not made anew each time
             more = [self._power(age) for age in range(have, max(need, 2 * have))]
             self._table = np.concatenate([self._table, np.array(more)])
         return self._table[age_N]
 
 
 def first_places(keys: np.ndarray, k: int) -> list[int]:
-    """Places of the k smallest keys, smallest first and earlier places first among equals: the beginning of a stable sort, without
-    sorting the rest. All of them when there are no more. Keys are not NaN."""
+    """Find the places of the k smallest keys, smallest first and earlier places first among equals: the beginning of a stable sort,
+    without sorting the rest. All of them when there are no more. Keys are not NaN.
+
+    Returns:
+        Indices into `keys`, at most k.
+    """
     if k < len(keys):
+        # all keys up to the k-th smallest: more than k where some tie with it, and then the earliest places win
         places = np.flatnonzero(keys <= np.partition(keys, k - 1)[k - 1])
     else:
         places = np.arange(len(keys))
@@ -211,13 +225,13 @@ def first_places(keys: np.ndarray, k: int) -> list[int]:
 
 
 def looked_at(k: int, last: Sequence[set[str]], n: int) -> int:
-    """How much of a ranking of n `best` must see to choose k: then k that are in no group of `last` are among them, or it is all."""
+    """Compute how much of a ranking of n `best` must see to choose k: k that are in no group of `last` are then among it, or it is all."""
     behind = sum(len(group) for group in last)
     return min(k + behind, n)
 
 
 def best(ranked: Sequence[str], last: Sequence[set[str]], k: int) -> list[str]:
-    """The first k of a ranking, where members of `last[0]` come behind all others, those of `last[1]` behind these, and so on; starts
-    again from the top when k is larger than the ranking."""
+    """Choose the first k of a ranking, where members of `last[0]` come behind all others, those of `last[1]` behind these, and so on;
+    starts again from the top when k is larger than the ranking."""
     ordered = sorted(ranked, key=lambda sample_id: max((i + 1 for i, group in enumerate(last) if sample_id in group), default=0))
     return [ordered[i % len(ordered)] for i in range(k)]

@@ -22,12 +22,12 @@ def fixed(rows: Sequence[LedgerRow], total: int) -> list[int]:
 
 
 def value(p: float, n: int) -> float:
-    """Knapsack RL's value of n rollouts at pass rate p: chance of a mixed group, 1 - p^n - (1 - p)^n, times p (1 - p)^2."""
+    """Compute Knapsack RL's value of n rollouts at pass rate p: chance of a mixed group, 1 - p^n - (1 - p)^n, times p (1 - p)^2."""
     return (1 - p**n - (1 - p) ** n) * p * (1 - p) ** 2
 
 
 def gain(p: float, n: int) -> float:
-    """`value(p, n + 1) - value(p, n)`, without cancellation: (p^n (1 - p) + (1 - p)^n p) p (1 - p)^2. Falls with n."""
+    """Compute `value(p, n + 1) - value(p, n)`, without cancellation: (p^n (1 - p) + (1 - p)^n p) p (1 - p)^2. Falls with n."""
     return (p**n * (1 - p) + (1 - p) ** n * p) * p * (1 - p) ** 2
 
 
@@ -49,6 +49,7 @@ def knapsack(rows: Sequence[LedgerRow], total: int, *, low: int = 2, high: int =
     rates = [unseen if row.pass_rate is None else row.pass_rate for row in rows]
     given = [low] * len(rows)
     left = total - sum(given)
+    # heapq keeps the smallest on top, hence the sign; equal gains fall to the smaller place, the earlier prompt
     heap = [(-gain(p, low), place) for place, p in enumerate(rates) if 0 < p < 1 and low < high]
     heapq.heapify(heap)
     while left and heap:
@@ -57,6 +58,7 @@ def knapsack(rows: Sequence[LedgerRow], total: int, *, low: int = 2, high: int =
         left -= 1
         if given[place] < high:
             heapq.heappush(heap, (-gain(rates[place], given[place]), place))
+    # p of 0 or 1 has no gain at any n; the prompts that are never solved come first, each time the one with fewest rollouts
     for certain in (0.0, 1.0):
         spare = [(given[place], place) for place, p in enumerate(rates) if p == certain and low < high]
         while left and spare:
@@ -84,6 +86,7 @@ def sqrt_law(rows: Sequence[LedgerRow], total: int, *, low: int = 2, high: int =
     _check(len(rows), total, low * len(rows), high * len(rows))
     rates = [unseen if row.pass_rate is None else row.pass_rate for row in rows]
     given = [low] * len(rows)
+    # one rollout more lowers p (1 - p) / n by p (1 - p) / (n (n + 1))
     heap = [(-p * (1 - p) / (low * (low + 1)), low, place) for place, p in enumerate(rates) if low < high]
     heapq.heapify(heap)
     for _ in range(total - sum(given)):

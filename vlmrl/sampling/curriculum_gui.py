@@ -34,7 +34,7 @@ UNTAGGED = -1
 
 
 def difficulty(row: SampleInfo, tag: str) -> float | None:
-    """The number in a row's tag; None if it has no such tag.
+    """Read the number in a row's tag; None if it has no such tag.
 
     Raises:
         ValueError: the tag is not a finite number.
@@ -51,14 +51,15 @@ def difficulty(row: SampleInfo, tag: str) -> float | None:
 
 
 def quantile_edges(values: Sequence[float], levels: int) -> tuple[float, ...]:
-    """Edges between `levels` levels of about equally many values; equal values stay together, so there may be fewer."""
+    """Choose edges between `levels` levels of about equally many values; equal values stay together, so there may be fewer."""
     ordered = sorted(values)
     edges = {ordered[max(0, math.ceil(i * len(ordered) / levels) - 1)] for i in range(1, levels)}
+    # no value exceeds the largest: an edge there would make a level without rows
     return tuple(sorted(edge for edge in edges if edge < ordered[-1]))
 
 
 def level_of(value: float, edges: Sequence[float]) -> int:
-    """Level from 0: how many edges the value exceeds."""
+    """Count how many edges the value exceeds: its level from 0."""
     return sum(value > edge for edge in edges)
 
 
@@ -85,6 +86,7 @@ def curriculum_gui(
     if stage_epochs <= 0 or window < 1 or patience < 1:
         raise ValueError(f"sampler 'curriculum_gui': stage_epochs {stage_epochs}, window {window} and patience {patience} must be positive")
     check_ids([row.id for row in rows], "curriculum_gui")
+    # a large number that means easy is turned around, edges with it: from here on more is harder
     sign = 1.0 if easier == "low" else -1.0
     values = {row.id: None if (value := difficulty(row, tag)) is None else sign * value for row in rows}
     known = [value for value in values.values() if value is not None]
@@ -144,7 +146,7 @@ class CurriculumSampler:
         return self._level
 
     def plan(self, ledger: Any, *, prompts: int, rollouts: int) -> list[PlannedPrompt]:
-        """The next `prompts` samples, `rollouts` of each; `epoch` counts passes over the pool that a sample came from."""
+        """Plan the next `prompts` samples, `rollouts` of each; `epoch` counts passes over the pool that a sample came from."""
         self._learn(ledger)
         out: list[PlannedPrompt] = []
         for _ in range(prompts):
@@ -165,6 +167,7 @@ class CurriculumSampler:
             members[f"level{level}"] = [k for k, own in self._levels.items() if own == level]
             members[f"replay{level}"] = [k for k, own in self._levels.items() if UNTAGGED < own < level]
         members["understanding"] = [k for k, own in self._levels.items() if own == UNTAGGED]
+        # the first level's stream has no coordinate of its own: with one level this is the order of `uniform`
         first = f"level{self._occupied[0]}"
         return {name: Stream(ids, self._seed, *(() if name == first else (name,))) for name, ids in members.items() if ids}
 
@@ -172,6 +175,7 @@ class CurriculumSampler:
         """Where the next prompt comes from: a function of the seed, the number of prompts before it, and the level."""
 
         def chance(what: str) -> float:
+            # by coordinates and not from a generator: no state beside the number of prompts
             return rng.uniform(self._seed, "curriculum", what, self._slots)
 
         active = "understanding" in self._streams and self._level >= self._understanding_from
@@ -186,6 +190,7 @@ class CurriculumSampler:
         if self._slots == 0:
             return  # what an earlier stage of the run observed
         for one in news:
+            # replayed and untagged rows say nothing about whether this level is learned
             if one.count == 0 or self._levels[one.sample_id] != self._level:
                 continue
             self._sum += one.passes / one.count
@@ -195,6 +200,7 @@ class CurriculumSampler:
 
     def _close_window(self) -> None:
         mean = self._sum / self._window
+        # the first window of a level has nothing to be better than
         better = self._best < 0 or mean > self._best + self._gain
         self._stale = 0 if better else self._stale + 1
         self._best = max(self._best, mean)

@@ -44,5 +44,7 @@ def refill(*, wanted: int, kept: int, generated: int, attempts: int, max_attempt
     if attempts >= max_attempts:
         return Refill(0, "exhausted", 0)
     missing = wanted - kept
+    # missing / (kept / generated), rounded up
     likely = -(-missing * generated // kept) if kept else wanted
+    # rounded up to whole multiples; what is then too much is counted as surplus next time
     return Refill(-(-min(wanted, likely) // multiple) * multiple, None, 0)

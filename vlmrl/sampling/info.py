@@ -23,7 +23,7 @@ class SampleInfo:
 
 
 def describe(sample: Sample) -> SampleInfo:
-    """The part of a sample that samplers see."""
+    """Take the part of a sample that samplers see."""
     return SampleInfo(id=sample.id, task=sample.task, tags={"answer_type": sample.answer_type} | dict(_flat(sample.meta, "")))
 
 
@@ -36,7 +36,7 @@ def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def group_by(rows: Sequence[SampleInfo], by: str, sampler: str) -> dict[str, list[str]]:
-    """Ids by task (`by="task"`) or by the value of a tag, groups in order of name, ids in order of the rows.
+    """Group ids by task (`by="task"`) or by the value of a tag, groups in order of name, ids in order of the rows.
 
     Raises:
         ValueError: a row lacks the tag.

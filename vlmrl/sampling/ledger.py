@@ -71,12 +71,16 @@ class Ledger:
         return len(self._rows)
 
     def row(self, sample_id: str) -> LedgerRow:
-        """What is known about a sample; a row with `count` 0 if it was never seen."""
+        """Look up what is known about a sample; a row with `count` 0 if it was never seen."""
         return self._rows.get(sample_id, _UNSEEN)
 
     def written_since(self, mark: int) -> tuple[list[str], int]:
-        """Samples whose rows were written after a mark (0: all), each once, and the mark of now. So a reader of a large ledger looks at
-        what is new only. Marks are of this object: they are not part of its state, and after loading all rows are new."""
+        """Find the samples whose rows were written after a mark (0: all), each once, and the mark of now. So a reader of a large ledger
+        looks at what is new only. Marks are of this object: they are not part of its state, and after loading all rows are new.
+
+        Returns:
+            (sample ids, latest write first; the mark of now).
+        """
         out: list[str] = []
         for sample_id in reversed(self._written):  # in the order of the latest write
             if self._written[sample_id] <= mark:
@@ -109,6 +113,7 @@ class Ledger:
         count, mean, deviations = row.count, row.mean or 0.0, row.deviations
         for reward in rewards:
             count += 1
+            # Welford: mean_n = mean + delta / n, deviations += (x - mean_(n-1)) (x - mean_n)
             delta = reward - mean
             mean += delta / count
             deviations += delta * (reward - mean)
@@ -117,6 +122,7 @@ class Ledger:
             answers += 1
             mean_length += (length - mean_length) / answers
         self._writes += 1
+        # put in again at the end: a dict keeps insertion order, and `written_since` reads from the back
         self._written.pop(sample_id, None)
         self._written[sample_id] = self._writes
         self._rows[sample_id] = LedgerRow(
@@ -132,7 +138,7 @@ class Ledger:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """`pass_at`, the names of the row's fields, and one list of values per sample."""
+        """Write `pass_at`, the names of the row's fields, and one list of values per sample."""
         rows = {sample_id: list(asdict(row).values()) for sample_id, row in self._rows.items()}
         return {"pass_at": self.pass_at, "fields": list(_FIELDS), "rows": rows}
 
@@ -149,6 +155,7 @@ class Ledger:
         wrong = [sample_id for sample_id, values in state["rows"].items() if len(values) != len(_FIELDS)]
         if wrong:
             raise CheckpointError(f"ledger state: row '{wrong[0]}' does not have {len(_FIELDS)} values")
+        # rows that loading removes have changed too, for whoever looked at them before
         gone = set(self._rows)
         self._rows = {sample_id: LedgerRow(**dict(zip(_FIELDS, values, strict=True))) for sample_id, values in state["rows"].items()}
         self._writes += 1
@@ -156,8 +163,8 @@ class Ledger:
 
 
 def distinct_n(answers: Sequence[Sequence[Hashable]], *, n: int = 2) -> float | None:
-    """Share of the n-grams of all answers (tokens or words) that are different, in (0, 1]: 1 where none repeats, 1 / G for G equal
-    answers without repetition of their own. Larger is more diverse. None where no answer has n tokens.
+    """Compute the share of the n-grams of all answers (tokens or words) that are different, in (0, 1]: 1 where none repeats, 1 / G for
+    G equal answers without repetition of their own. Larger is more diverse. None where no answer has n tokens.
 
     Raises:
         ValueError: `n` is below 1.

@@ -36,7 +36,7 @@ class UniformSampler:
         self._order: tuple[int, list[int]] | None = None
 
     def plan(self, ledger: Any, *, prompts: int, rollouts: int) -> list[PlannedPrompt]:
-        """The next `prompts` samples, `rollouts` of each. The ledger is not read."""
+        """Plan the next `prompts` samples, `rollouts` of each. The ledger is not read."""
         out: list[PlannedPrompt] = []
         for position in range(self._position, self._position + prompts):
             epoch, place = divmod(position, len(self._ids))
@@ -45,7 +45,7 @@ class UniformSampler:
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """`position` in the stream, and a digest of the ids, without which a position means nothing."""
+        """Write `position` in the stream, and a digest of the ids, without which a position means nothing."""
         return {"position": self._position, "samples": self._digest()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

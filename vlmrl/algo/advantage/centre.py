@@ -28,6 +28,7 @@ def only(value_N: Tensor, live_N: Tensor) -> Tensor:
     Returns:
         [N], without gradient; exactly 0 elsewhere, whatever stands there.
     """
+    # `where` and no product: the reward of an unjudged rollout is NaN, and 0 * NaN is NaN
     return torch.where(live_N, value_N, torch.zeros_like(value_N)).detach()
 
 
@@ -58,6 +59,7 @@ def batch_std(value_N: Tensor, counted_N: Tensor, *, ddof: int) -> Tensor:
     Returns:
         [N] float64, the same number for every rollout.
     """
+    # one group id for all: the batch is one group
     return segments.std(value_N, torch.zeros_like(counted_N, dtype=torch.int64), counted_N, ddof=ddof)
 
 
@@ -72,6 +74,7 @@ def weighted_moments(value_N: Tensor, weight_N: Tensor, counted_N: Tensor, *, dd
     weight_N = torch.where(counted_N, weight_N.double(), torch.zeros_like(weight_N, dtype=torch.float64))
     safe_N = torch.where(counted_N, value_N, torch.zeros_like(value_N))
     total = weight_N.sum()
+    # mean = sum(w x) / sum(w), variance = sum(w (x - mean)^2) / (sum(w) - ddof)
     mean = (weight_N * safe_N).sum() / total.clamp(min=1)
     square = (weight_N * (safe_N - mean).square()).sum()
     return mean, square / (total - ddof).clamp(min=1) * (total > ddof)

@@ -38,11 +38,14 @@ def psi(score_N: Tensor, *, tie_tol: float = 0.0) -> Tensor:
     n = score_N.numel()
     if n <= 1:
         return torch.zeros_like(score_N)
+    # quantile of rank r = 1..n is ndtri((r - 0.5) / n); order_N[r - 1] is the index of the r-th smallest score
     ordered_N, order_N = score_N.sort(stable=True)
     p_N = (torch.arange(n, dtype=torch.float64) + 0.5) / n
     quantile_N = cast("Tensor", torch.special.ndtri(p_N))  # pyright: ignore[reportUnknownMemberType]
     tolerance_N = ROUNDING * torch.maximum(ordered_N[1:].abs(), ordered_N[:-1].abs()).clamp(min=1) + tie_tol
+    # number of the block of ties that each ordered score is in: it grows by 1 where the step to the next is above the tolerance
     block_N = torch.cat([torch.zeros(1, dtype=torch.int64), (ordered_N.diff() > tolerance_N).long().cumsum(0)])
+    # exactly 0, where the mean of the quantiles would be 0 up to rounding only
     if int(block_N[-1]) == 0:
         return torch.zeros_like(score_N)
     everyone_N = torch.ones(n, dtype=torch.bool)
@@ -73,6 +76,7 @@ def g2rpo(x: AdvantageInputs, *, stages: Literal["group+task", "group", "task"] 
     score_N = x.reward_N.double()
     live_N = x.valid_N & ~segments.flat(score_N, x.group_N, x.valid_N)
     if stages == "task":
+        # `flat` counts a group of one as flat, but a task can still rank it
         live_N |= x.valid_N & (segments.count(x.group_N, x.valid_N) == 1)
         live_N &= ~segments.flat(score_N, x.task_N, live_N)
     if stages in ("group+task", "group"):
@@ -80,6 +84,7 @@ def g2rpo(x: AdvantageInputs, *, stages: Literal["group+task", "group", "task"] 
         # with `tie_tol` a group that is not flat can still tie altogether: no signal either
         live_N &= segments.maximum(score_N.abs(), x.group_N, live_N) > 0
     if stages == "group+task":
+        # quantiles of one rank in groups of one size may differ in their last bits, which would break ties across groups
         score_N = _within((score_N * 1e6).round() / 1e6, x.task_N, live_N, 0.0)
     if stages == "task":
         score_N = _within(score_N, x.task_N, live_N, tie_tol)

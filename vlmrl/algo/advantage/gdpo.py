@@ -55,12 +55,14 @@ def gdpo(
     sum_N = torch.zeros(x.valid_N.shape, dtype=torch.float64)
     for column_N, weight in zip(x.rewards_NK.double().unbind(dim=1), weights(x, "gdpo"), strict=True):
         judged_N = x.valid_N & ~column_N.isnan()
+        # Z_ik = (R_ik - mean_gk) / (std_gk + epsilon)
         z_N = column_N - segments.mean(column_N, x.group_N, judged_N)
         z_N = z_N / (segments.std(column_N, x.group_N, judged_N, ddof=ddof) + epsilon)
         sum_N = sum_N + weight * centre.only(z_N, judged_N & ~segments.flat(column_N, x.group_N, judged_N))
     live_N = x.valid_N & ~segments.flat(sum_N, x.group_N, x.valid_N)
     if post == "none":
         return centre.only(sum_N, live_N)
+    # A_i = (S_i - mean S) / (std S + epsilon), over rollouts or over tokens
     share_N = x.length_N if post == "token" else torch.ones_like(x.length_N)
     counted_N = x.valid_N & (segments.count(x.group_N, x.valid_N) > 1)
     mean, variance = centre.weighted_moments(sum_N, share_N, counted_N, ddof=ddof)

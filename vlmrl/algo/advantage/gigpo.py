@@ -46,8 +46,10 @@ def gigpo(
     attempts = Attempts.of(x, "advantage 'gigpo'")
     state_N, turn_N = need(x, "state_N", "advantage 'gigpo'"), need(x, "turn_N", "advantage 'gigpo'")
     ddof = None if normalise == "mean" else 1
+    # an attempt's total stands at each of its rows: counted once, or once per turn
     counted_N = attempts.first_N if mean_over == "attempts" else attempts.whole_N
     episode_N = attempts.spread(regrouped(attempts.totals(x.reward_N), x.group_N, counted_N, ddof=ddof, epsilon=epsilon))
+    # Q_t = r_t + gamma Q_(t+1), compared among the turns of the group at the same state
     q_N = returns(x.reward_N, before(attempts.trajectory_N, turn_N, "advantage 'gigpo'"), gamma)
     step_N = regrouped(q_N, joint(x.group_N, state_N), attempts.whole_N & (state_N >= 0), ddof=ddof, epsilon=epsilon)
     return (episode_N + w * step_N).detach()

@@ -39,6 +39,7 @@ def mc_grpo(x: AdvantageInputs, *, epsilon: float = 1e-3) -> Tensor:
     """
     median_N = centre.median(x.reward_N, x.group_N, x.valid_N)
     distance_N = (x.reward_N - median_N).abs()
+    # the scale of `segments.flat`: what counts as rounding grows with the rewards
     largest_N = segments.maximum(x.reward_N.abs(), x.group_N, x.valid_N).clamp(min=1)
     mad_N = centre.median(distance_N, x.group_N, x.valid_N)
     std_N = segments.std(x.reward_N, x.group_N, x.valid_N, ddof=1)
@@ -54,6 +55,7 @@ def pivot(x: AdvantageInputs) -> Tensor:
         [N] bool.
     """
     at_N = x.valid_N & (x.reward_N == centre.median(x.reward_N, x.group_N, x.valid_N))
+    # the least place among those at the median: one pivot per group, also with ties
     place_N = torch.arange(len(at_N), dtype=torch.float64)
     return at_N & (segments.minimum(place_N, x.group_N, at_N) == place_N)
 

@@ -29,6 +29,7 @@ def reinforce_pp_baseline(x: AdvantageInputs, *, epsilon: float = 1e-8, ddof: Li
         [N] float64, without gradient.
     """
     centred_N = centre.centre_scale(x)
+    # flat groups stay in: their zeros are tokens of the batch, as in verl
     counted_N = x.valid_N & (segments.count(x.group_N, x.valid_N) > 1)
     mean, variance = centre.weighted_moments(centred_N, x.length_N, counted_N, ddof=ddof)
     return centre.only((centred_N - mean) / (variance + epsilon).sqrt(), centre.live(x))

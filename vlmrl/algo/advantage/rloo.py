@@ -25,4 +25,5 @@ def rloo(x: AdvantageInputs) -> Tensor:
         [N] float64, without gradient.
     """
     n_N = segments.count(x.group_N, x.valid_N)
+    # r - (S - r) / (n - 1) = n / (n - 1) * (r - mean)
     return centre_scale(x, phi_N=n_N / (n_N - 1).clamp(min=1))

@@ -30,6 +30,7 @@ def anchored(adv_N: Tensor, group_N: Tensor, own_N: Tensor, other_N: Tensor, *, 
         [N]; 0 for rows that are neither `own_N` nor `other_N`.
     """
     top_N = segments.maximum(adv_N, group_N, own_N)
+    # `maximum` gives -inf for a group without own rows
     anchor_N = torch.where(top_N.isfinite(), (scale * top_N).clamp(min=floor), torch.zeros_like(adv_N))
     return torch.where(own_N, adv_N, torch.where(other_N, anchor_N, torch.zeros_like(adv_N)))
 

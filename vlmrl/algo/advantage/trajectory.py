@@ -40,6 +40,7 @@ def trajectory(x: AdvantageInputs, *, combine: Literal["sum", "mean"] = "sum", e
     return_N = attempts.totals(x.reward_N)
     if combine == "mean":
         return_N = return_N / attempts.steps_N
+    # one row speaks for each trajectory, so that long ones do not count more in the statistics; all rows get the result
     centred_N = return_N - segments.mean(return_N, x.group_N, first_N)
     scaled_N = centred_N / (segments.std(return_N, x.group_N, first_N, ddof=ddof) + epsilon)
     live_N = attempts.whole_N & ~segments.flat(return_N, x.group_N, first_N)

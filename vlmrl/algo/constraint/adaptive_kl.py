@@ -43,5 +43,6 @@ def adaptive_kl(
     beta, seen = dual.get(KEY, start), measured.get(KEY, PartialMean(0.0, 0))
     if seen.count == 0:
         return {KEY: beta}
+    # e = clip((KL - target) / target), beta <- beta (1 + gain e), within [low, high]
     error = min(max(seen.mean / target - 1, -clip), clip)
     return {KEY: min(max(beta * (1 + gain * error), low), high)}

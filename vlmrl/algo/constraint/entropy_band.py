@@ -63,6 +63,7 @@ def term(
     Returns:
         [B, T] loss; 0 outside the mask.
     """
+    # d(weight * penalty)/d(logp) of a token is -slope / tokens of its task in the whole minibatch
     scale = [slopes.get(name, 0.0) / measured[name].count if name in measured and measured[name].count else 0.0 for name in tasks]
     scale_B = torch.tensor(scale, dtype=logp_BT.dtype, device=logp_BT.device)[task_B]
     return torch.where(mask_BT, -logp_BT, torch.zeros_like(logp_BT)) * scale_B[:, None]
@@ -95,4 +96,5 @@ def entropy_band(
     """
     if low > high or weight < 0:
         raise ValueError(f"constraint 'entropy_band': needs low {low} <= high {high} and weight {weight} >= 0")
+    # strict comparisons: on the borders of the band the slope is 0
     return {name: weight * ((m.mean > high) - (m.mean < low)) for name, m in sorted(measured.items()) if m.count}

@@ -47,6 +47,7 @@ def measure(x: AdvantageInputs, columns: Sequence[str]) -> dict[str, PartialMean
     out: dict[str, PartialMean] = {}
     for name in columns:
         reward_N = _column(x, name)
+        # rows that were not sampled say nothing about whether the policy keeps the constraint
         applies_N = x.on_policy_N & ~reward_N.isnan()
         out[name] = PartialMean(float(reward_N[applies_N].sum()), int(applies_N.sum()))
     return out
@@ -75,6 +76,7 @@ def combine(x: AdvantageInputs, task_N: Tensor, dual: Mapping[str, float]) -> Te
         [N] float64, without gradient.
     """
     total_N = task_N.double()
+    # in a fixed order: sums of floats depend on it, and every rank must get the same
     for name in sorted(dual):
         total_N = total_N + dual[name] * constraint_advantage(x, name)
     return whiten(total_N, x.valid_N).detach()
@@ -148,6 +150,7 @@ def lagrangian(
     out: dict[str, float] = {}
     for name in sorted(thresholds):
         value, seen = dual.get(name, start), measured.get(name, PartialMean(0.0, 0))
+        # lambda <- clip(lambda + eta (tau - c), 0, high); a mean of a few rollouts is noise and moves nothing
         enough = seen.count >= max(1, min_applicable)
         out[name] = dual_step(value, seen.mean, thresholds[name], eta=eta, high=high) if enough else value
     return out

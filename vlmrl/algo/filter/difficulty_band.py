@@ -42,6 +42,7 @@ def difficulty_band(
         score_N = (score_N >= pass_at - SLACK).to(score_N.dtype)
     mean_N = segments.mean(score_N, x.group_N, counted_N)
     some_N = segments.count(x.group_N, counted_N) > 0
+    # borders belong to the band, or with `strict` do not: the slack widens it or narrows it, so that rounding does not decide
     slack = -SLACK if strict else SLACK
     return some_N & (mean_N >= low - slack) & (mean_N <= high + slack), "difficulty_band"
 

@@ -29,5 +29,6 @@ def overlong(x: AdvantageInputs, *, max_share: float = 1.0) -> tuple[Tensor, str
     truncated_N = x.provided.get("truncated_N")
     if truncated_N is None:
         return torch.ones_like(x.valid_N), "overlong"
+    # share of the group's sampled rows that were cut off; 1e-9: one at the bound is not above it by rounding
     share_N = segments.mean(truncated_N.double(), x.group_N, x.on_policy_N)
     return ~truncated_N & (share_N <= max_share + 1e-9), "overlong"

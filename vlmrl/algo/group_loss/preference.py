@@ -37,6 +37,7 @@ def pairs_of(advantage_N: Tensor, group_N: Tensor, live_N: Tensor) -> Tensor:
     Returns:
         [N, N] bool.
     """
+    # entry (i, j): i and j answer the same question, and i is the better one
     better_NN = (group_N[:, None] == group_N[None, :]) & (advantage_N[:, None] > advantage_N[None, :] + TIE)
     return better_NN & live_N[:, None] & live_N[None, :]
 
@@ -79,6 +80,7 @@ def dpo(
     """
     score_N, live_N = _prepared(score_N, tokens_N, "dpo", beta)
     gap_NN = beta * (score_N[:, None] - score_N[None, :])
+    # -log sigmoid(h+ - h-) = softplus(-(h+ - h-)), which does not overflow
     return mean_over(softplus(-gap_NN), pairs_of(advantage_N, group_N, live_N))
 
 
@@ -114,7 +116,9 @@ def mpo_proposed(
     better_NN = pairs_of(advantage_N, group_N, live_N)
     h_N = beta * score_N
     paired_N = better_NN.any(dim=1) | better_NN.any(dim=0)
+    # d, the threshold between good and bad answers: the mean h of all rows of a pair, each once
     middle = mean_over(h_N, paired_N).detach()
+    # which is better: -log sigmoid(h+ - h-); below how good each is, and the likelihood of the better one per token
     each_NN = preference * softplus(h_N[None, :] - h_N[:, None])
     each_NN = each_NN + quality * (softplus(middle - h_N)[:, None] + softplus(h_N - middle)[None, :])
     each_NN = each_NN - generation * (score_N / tokens_N.clamp(min=1))[:, None]
@@ -147,6 +151,7 @@ def c3po_proposed(
         raise ValueError("group_loss 'c3po_proposed' needs tokens_N, the number of tokens of each answer")
     score_N, live_N = _prepared(score_N, tokens_N, "c3po_proposed", beta)
     better_NN = pairs_of(advantage_N, group_N, live_N)
+    # answers with advantage that are in no pair, neither as the better nor as the worse one
     alone_N = live_N & ~better_NN.any(dim=1) & ~better_NN.any(dim=0) & (advantage_N > 0)
     gap_NN = beta * (score_N[:, None] - score_N[None, :])
     return mean_over(softplus(-gap_NN), better_NN) - imitate * mean_over(score_N / tokens_N.clamp(min=1), alone_N)

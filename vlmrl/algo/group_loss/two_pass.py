@@ -56,8 +56,10 @@ def row_terms(x: LossInputs, *, score: str = "logL", divergence: str | None = "k
         raise ValueError(f"unknown score '{score}' (known: {', '.join(ratio.SCORES)})")
     log_BT = ratio.log_ratio(x)
     if divergence == "kl":
+        # KL(old || new) from samples of the old policy: the mean of logp_old - logp
         kl_BT = -log_BT
     elif divergence == "low_variance":
+        # the same with less variance and never negative: rho - 1 - log rho
         kl_BT = torch.expm1(log_BT) - log_BT
     elif divergence is None:
         kl_BT = torch.zeros_like(log_BT)
@@ -90,6 +92,7 @@ def pass_weights(
             row = int((~vector.isfinite()).nonzero()[0])
             raise ValueError(f"{name} of rollout {row} is {float(vector[row])}; the group loss of the step would not be finite")
     with torch.enable_grad():
+        # small vectors instead of the forward's graph: dL/ds_i and dL/dk_i are all that the second pass needs
         leaves: list[Any] = [None if v is None else v.detach().clone().requires_grad_() for v in (score_N, kl_N)]
         loss = fn(leaves[0], advantage_N.detach(), group_N, leaves[1], tokens_N)
         wanted = [leaf for leaf in leaves if leaf is not None]
@@ -105,5 +108,6 @@ def surrogate(terms: RowTerms, score_weight_B: Tensor, kl_weight_B: Tensor | Non
     Returns:
         Scalar, whose value means nothing.
     """
+    # its gradient is sum_i dL/ds_i * ds_i/dtheta + dL/dk_i * dk_i/dtheta, the chain rule
     value = (score_weight_B.detach() * terms.score_B).sum()
     return value if kl_weight_B is None else value + (kl_weight_B.detach() * terms.kl_B).sum()

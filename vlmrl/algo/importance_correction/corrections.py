@@ -26,12 +26,14 @@ def _log_ratio(logp_old_BT: Tensor, logp_sampled_BT: Tensor, mask_BT: Tensor) ->
     """(log rho', 0 where unknown; tokens where it is known). [B, T] each"""
     known_BT = mask_BT & ~logp_sampled_BT.isnan()
     zero_BT = torch.zeros_like(logp_old_BT)
+    # each side is cleared before the difference: NaN outside the mask must not reach it
     gap_BT = torch.where(known_BT, logp_old_BT, zero_BT) - torch.where(known_BT, logp_sampled_BT.to(logp_old_BT), zero_BT)
     return gap_BT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO), known_BT
 
 
 def _whole(log_BT: Tensor) -> Tensor:
     """exp of the row's sum, for every token of the row. [B, T]"""
+    # prod_t rho'_t = exp(sum_t log rho'_t), [B, 1] spread to [B, T]; unknown tokens add 0
     return log_BT.sum(dim=1, keepdim=True).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().expand_as(log_BT)
 
 

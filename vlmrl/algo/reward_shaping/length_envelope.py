@@ -39,6 +39,7 @@ def envelope(length: Tensor, *, l_min: int, l_low: int, l_high: int, l_max: int)
         float64 in [0, 1], of the shape of `length`.
     """
     length = length.double()
+    # a ramp without width divides by 1: no length lies on it, so the value is never used
     rising = (length - l_min) / max(l_low - l_min, 1)
     falling = (l_max - length) / max(l_max - l_high, 1)
     inside = torch.where(length < l_low, rising, torch.where(length > l_high, falling, torch.ones_like(length)))

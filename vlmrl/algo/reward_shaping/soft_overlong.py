@@ -26,6 +26,7 @@ def penalty(length: Tensor, *, maximum: int, buffer: int, factor: float) -> Tens
     Returns:
         float64 in [-factor, 0], of the shape of `length`.
     """
+    # eq. 13: ((L_max - L_cache) - |y|) / L_cache within the buffer, with the sign turned
     over = (length.double() - (maximum - buffer)) / buffer
     return -factor * over.clamp(min=0, max=1)
 

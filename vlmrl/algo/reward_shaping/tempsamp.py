@@ -20,6 +20,7 @@ def nonlinear(reward: Tensor, *, tau: float, alpha_hi: float, alpha_lo: float) -
     Returns:
         tau + alpha_hi * ln(r - tau + 1) from tau on, tau - (exp(alpha_lo (tau - r)) - 1) / (exp(alpha_lo) - 1) below.
     """
+    # both branches are computed for all rows; the clamps keep the one that is not taken finite
     above = tau + alpha_hi * (reward - tau).clamp(min=0).log1p()
     gap = (tau - reward).clamp(min=0)
     below = tau - (gap if alpha_lo == 0 else torch.expm1(alpha_lo * gap) / math.expm1(alpha_lo))

@@ -31,10 +31,12 @@ def high_entropy(x: AdvantageInputs, adv_NT: Tensor, *, share: float = 0.2) -> T
     if not 0 < share <= 1:
         raise ValueError(f"reweight 'high_entropy': share is {share}, must be in (0, 1]")
     entropy_NT = need(x, "entropy_NT", "reweight 'high_entropy'")
+    # [N, T], true for response tokens; M of them in all are ranked together
     inside_NT = torch.arange(entropy_NT.shape[1])[None, :] < x.length_N[:, None]
     values_M = entropy_NT[inside_NT]
     kept = max(1, round(share * len(values_M))) if len(values_M) else 0
     if kept == len(values_M):
         return adv_NT
+    # tokens that tie with the last one that is kept stay too
     bound = values_M.sort(descending=True).values[kept - 1]
     return torch.where(inside_NT & (entropy_NT >= bound), adv_NT, torch.zeros_like(adv_NT))

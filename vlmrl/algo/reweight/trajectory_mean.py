@@ -43,6 +43,7 @@ def trajectory_mean(x: AdvantageInputs, adv_N: Tensor) -> Tensor:
     # the group is of no matter here: an attempt's turns may be rows of different questions
     attempts = Attempts.of(dataclasses.replace(x, group_N=torch.zeros_like(x.group_N)), "reweight 'trajectory_mean'")
     length_N = x.length_N.double()
+    # A <- A * (mean tokens of an attempt) / (tokens of this attempt)
     tokens_N = (segments.mean(length_N, attempts.trajectory_N, attempts.whole_N) * attempts.steps_N).clamp(min=1)
     counted = attempts.first_N.sum().clamp(min=1)
     mean = length_N[attempts.whole_N].sum() / counted

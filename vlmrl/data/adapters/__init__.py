@@ -16,7 +16,7 @@ from vlmrl.errors import DataError, RowError
 
 
 def detect(row: object) -> str | None:
-    """The name of the shape that a row has by its keys; None if it is none of the known ones."""
+    """Name the shape of a row by its keys; None if it is none of the known ones."""
     if not isinstance(row, dict):
         return None
     return next((name for name, adapter in ADAPTERS.items() if adapter.detect(row)), None)
@@ -51,18 +51,25 @@ class Importer:
         self._foreign: Foreign | None = FOREIGN["rows"](options) if self._by_columns else None
 
     def opened(self, obj: object) -> object:
-        """A row as it is to be looked at: messages that are JSON text become lists. To be called before `rows`.
+        """Parse messages that are JSON text into lists. `rows` does so too; what looks for media in a row needs it earlier.
 
         Raises:
             RowError: `json`: text that begins like a list of messages and is no JSON.
         """
+        # a row of our own schema: JSON text in its prompt is refused by `data.row`, which says why
         if not isinstance(obj, dict) or (not self._by_columns and "answer_type" in obj):
             return obj
         return self._other().opened(obj)
 
     def rows(self, obj: object, *, where: str, place: int) -> list[object]:
-        """What a row is in our schema: one row, or with `turns: split` one for each answer. `place` is its number within the source,
-        from 1; `where` is `file:line`.
+        """Convert a row to our schema.
+
+        Args:
+            where: `file:line` of the row.
+            place: its number within the source, from 1.
+
+        Returns:
+            One row, or with `turns: split` one for each answer.
 
         Raises:
             RowError: `unknown_shape`, `mixed_shapes`, or what the adapter found.
@@ -74,6 +81,7 @@ class Importer:
             shape = detect(obj)
             if self.chosen is None and shape is not None:
                 self.chosen, self.first = shape, where
+            # a row of no known shape is read as the others of its file; their adapter or the schema says what it lacks
             if shape not in (None, self.chosen):
                 how = f"as {self.first} is" if self.first is not None else "which the source's 'adapter' says"
                 raise RowError(MIXED, f"this row has the shape '{shape}', the file is '{self.chosen}', {how}; split the file by shape")
@@ -87,7 +95,7 @@ class Importer:
         return self._foreign
 
     def learned(self) -> Learned:
-        """What the rows so far have told, for another process that reads those after them."""
+        """Collect what the rows so far have told, for another process that reads those after them."""
         return Learned(self.chosen, self.first, *(((), ()) if self._foreign is None else self._foreign.learned()))
 
     def learn(self, told: Learned) -> None:
@@ -97,11 +105,11 @@ class Importer:
             self._foreign.learn(told.unseen, told.known)
 
     def missing(self) -> str | None:
-        """What is wrong with `columns`, once all rows have been read; None if nothing is."""
+        """Describe what is wrong with `columns`, once all rows have been read; None if nothing is."""
         return None if self._foreign is None else self._foreign.missing()
 
     def note(self) -> str | None:
-        """One line on what was detected, for the log; None where nothing was converted or the source named the shape."""
+        """Describe in one line what was detected, for the log; None where nothing was converted or the source named the shape."""
         if self.first is None or self.chosen in (None, OWN):
             return None
         return f"{self.first}: rows of the shape '{self.chosen}' (by their keys); set 'adapter: {self.chosen}' to require it"

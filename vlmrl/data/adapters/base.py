@@ -41,7 +41,7 @@ class ImportOptions:
 
     @classmethod
     def of(cls, source: Any, root: Path) -> ImportOptions:
-        """What a `source` says, of a recipe or of a suite's task (`config.section.SourceSection`, which has these keys).
+        """Read the options of a `source` section, of a recipe or of a suite's task (`config.section.SourceSection`, which has these keys).
 
         Args:
             root: folder that its `media_root` is relative to.
@@ -58,7 +58,7 @@ class Adapter(Protocol):
     def detect(self, row: Mapping[str, Any]) -> bool: ...
 
     def convert(self, row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:
-        """A row of our schema, without `id` where the foreign row has none.
+        """Convert a row to our schema, without `id` where the foreign row has none.
 
         Raises:
             RowError: naming the key at fault.
@@ -76,7 +76,7 @@ class Foreign(Protocol):
     """What is done with the rows of one source that are not of our own schema."""
 
     def opened(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The row with messages that were JSON text as lists.
+        """Parse messages that are JSON text into lists.
 
         Raises:
             RowError: `json`: text that begins like a list of messages and is no JSON.
@@ -84,7 +84,7 @@ class Foreign(Protocol):
         ...
 
     def rows(self, row: Mapping[str, Any], shape: str | None, place: int) -> list[object]:
-        """What an opened row is in our schema, by the adapter of its `shape` or by the source's `columns`. `place` is its number within the
+        """Convert an opened row to our schema, by the adapter of its `shape` or by the source's `columns`. `place` is its number within the
         source, from 1.
 
         Raises:
@@ -93,7 +93,7 @@ class Foreign(Protocol):
         ...
 
     def learned(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Mapped columns that no row has had, and columns of rows."""
+        """Collect what the rows have told: mapped columns that no row has had, and columns of rows."""
         ...
 
     def learn(self, unseen: Sequence[str], known: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ class Foreign(Protocol):
         ...
 
     def missing(self) -> str | None:
-        """What is wrong with `columns`, once all rows have been read; None if nothing is."""
+        """Describe what is wrong with `columns`, once all rows have been read; None if nothing is."""
         ...
 
 

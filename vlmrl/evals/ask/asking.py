@@ -56,8 +56,9 @@ class Asking:
 
 
 def recipe_of(checkpoint: Path) -> Path | None:
-    """The recipe of the run that a checkpoint lies in; None outside of a run."""
+    """Find the recipe of the run that a checkpoint lies in; None outside of a run."""
     folder = model_folder(checkpoint)
+    # a run's models are one or two folders below it (final, stages/<name>); a link may stand in the run or lead into one
     for place in (checkpoint, *folder.absolute().parents[:2], *folder.resolve().parents[:2]):
         if (place / RECIPE).is_file() and (place / "run.json").is_file():
             return place / RECIPE
@@ -65,10 +66,13 @@ def recipe_of(checkpoint: Path) -> Path | None:
 
 
 def asked_by(cfg: Config, stage: StageBase, samples: Iterable[Sample]) -> dict[str, Any]:
-    """What the folder that a stage exports says of how its model is asked, as JSON.
+    """Describe, as JSON, how the model of a folder that a stage exports is asked.
 
     Args:
         samples: the rows that the stage trained on: their types, most rows first, and the coordinates that they say.
+
+    Returns:
+        The value of `asked` in the folder's `vlmrl.json`, which `asking_of` reads.
     """
     types: Counter[str] = Counter()
     frames: Counter[str] = Counter()
@@ -76,6 +80,7 @@ def asked_by(cfg: Config, stage: StageBase, samples: Iterable[Sample]) -> dict[s
         types[sample.answer_type] += 1
         frames[str(sample.meta.get("frame") or "")] += 1
     asking = _of_stage(cfg, stage, answer_type=None, frame=None)
+    # what most rows say; '' where most say nothing
     common = frames.most_common(1)[0][0] if frames else ""
     names = [name for name, _ in types.most_common()]
     own = {} if asking.prompt is None else {"prompt": asking.prompt}
@@ -91,7 +96,7 @@ def asked_by(cfg: Config, stage: StageBase, samples: Iterable[Sample]) -> dict[s
 
 
 def saved_settings(folder: Path) -> Mapping[str, Any]:
-    """The content of a model folder's `vlmrl.json`; empty where it has none.
+    """Read the content of a model folder's `vlmrl.json`; empty where it has none.
 
     Raises:
         CheckpointError: it is damaged.
@@ -109,8 +114,8 @@ def saved_settings(folder: Path) -> Mapping[str, Any]:
 
 
 def asking_of(checkpoint: Path, recipe: str | Path | None = None) -> Asking:
-    """How the stage that made a checkpoint asked: as its folder says, else the recipe of its run. With `recipe`, the last stage of that
-    recipe, unless one has the checkpoint's name.
+    """Find how the stage that made a checkpoint asked: as its folder says, else the recipe of its run. With `recipe`, the last stage of
+    that recipe, unless one has the checkpoint's name.
 
     Raises:
         ConfigError: the recipe has problems, or the checkpoint is no model.
@@ -118,6 +123,7 @@ def asking_of(checkpoint: Path, recipe: str | Path | None = None) -> Asking:
     """
     folder = model_folder(checkpoint)
     saved = saved_settings(folder)
+    # the folder's own word stays true when the folder is copied; a recipe that is named goes before it
     if recipe is None and saved.get(ASKED) is not None:
         return _saved(folder / SETTINGS, saved)
     found = recipe if recipe is not None else recipe_of(checkpoint)
@@ -162,6 +168,7 @@ def _saved(file: Path, saved: Mapping[str, Any]) -> Asking:
     """
     try:
         asked, types = saved[ASKED], tuple(saved[ASKED]["answer_types"])
+        # folders of stages without a wording of their own have no such key
         prompt = asked.get("prompt")
         if prompt is not None and (problem := prompt_problem(prompt)) is not None:
             raise ValueError(f"prompt: {problem}")
@@ -206,7 +213,7 @@ def _first_row(cfg: Config, stage: StageBase) -> dict[str, Any]:
 
 
 def chosen(asking: Asking, *, answer_type: str | None, answer_format: str | None, frame: str | None, max_new_tokens: int | None) -> Asking:
-    """The settings with what a person gives in place of them.
+    """Put what a person gives in place of the settings.
 
     Raises:
         ConfigError: a name is unknown, or nothing says of which type the answers are.
@@ -231,7 +238,7 @@ def chosen(asking: Asking, *, answer_type: str | None, answer_format: str | None
 
 
 def name_of(checkpoint: Path) -> str:
-    """What to call a checkpoint: by its run, else by its folder.
+    """Name a checkpoint: by its run, else by its folder.
 
     Raises:
         ConfigError: it is no model.

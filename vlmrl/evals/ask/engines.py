@@ -46,13 +46,17 @@ class EvalEngine(Protocol):
         ...
 
     def generate(self, prompts: Sequence[Prompt], settings: GenerationSettings, *, samples: int, seed: int) -> list[list[Generation]]:
-        """`samples` answers to each prompt, in the order of the prompts. Answer k of a prompt depends on `seed`, the sample's id and
-        its k, never on what else is asked (up to the rounding of batched kernels)."""
+        """Generate `samples` answers to each prompt. Answer k of a prompt depends on `seed`, the sample's id and its k, never on what else
+        is asked (up to the rounding of batched kernels).
+
+        Returns:
+            One list of answers per prompt, in the order of the prompts.
+        """
         ...
 
 
 def recorded(record: Record) -> Generation:
-    """The answer of a record.
+    """Take the answer of a record.
 
     Raises:
         ConfigError: an imported one, of which it is not known how it ended.
@@ -65,12 +69,12 @@ def recorded(record: Record) -> Generation:
 
 
 def answer_seed(seed: int, sample_id: str, k: int) -> int:
-    """Seed of answer `k` to a sample, 63 bits. Apart from the seeds of training, whose second coordinate is `rollout`."""
+    """Derive the seed of answer `k` to a sample, 63 bits. Apart from the seeds of training, whose second coordinate is `rollout`."""
     return rng.key(seed, "eval", sample_id, k)
 
 
 def check_samples(samples: int) -> None:
-    """Raises ValueError unless at least one answer per prompt is wanted."""
+    """Check that at least one answer per prompt is wanted. Raises ValueError."""
     if samples < 1:
         raise ValueError(f"samples must be at least 1, got {samples}")
 
@@ -116,6 +120,7 @@ class ReplayEngine:
                     f"{where}: two records of answer {record.k} to sample '{record.sample_id}'; name the files of one evaluation"
                 )
             self._answers[record.sample_id, record.k] = record
+        # one fingerprint addresses all answers of an engine, so records of two models cannot share one
         prints = sorted({record.fingerprint for record in self._answers.values()})
         if len(prints) != 1:
             found = f"records of {len(prints)} models ({', '.join(prints)})" if prints else "no records"
@@ -128,7 +133,7 @@ class ReplayEngine:
 
     @staticmethod
     def of_files(paths: Iterable[Path]) -> ReplayEngine:
-        """From records files (`records.read_records`), which together are one evaluation.
+        """Read records files (`records.read_records`), which together are one evaluation.
 
         Raises:
             StorageError: a file is missing or damaged.
@@ -163,6 +168,7 @@ class ReplayEngine:
                 f"{which} given to another question, gold answer or other pixels than the row now has; use the data and media settings "
                 "of the evaluation that wrote the records"
             )
+        # greedy answers depend on no seed, and their records have none
         asked = settings_json(settings, self.engine_name), seed if settings.temperature > 0 else None
         made = dict(record.settings), record.seed
         if made != asked:

@@ -48,7 +48,7 @@ class Collective(Protocol):
     def world(self) -> int: ...
 
     def gather(self, value: T) -> list[T]:
-        """`value` of every rank, in rank order, on every rank."""
+        """Collect `value` of every rank, in rank order, on every rank."""
         ...
 
     def run_synchronized(self, fn: Callable[[], T]) -> T:
@@ -104,7 +104,7 @@ def evaluate(
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Record]:
-    """Answers to all prompts; the records on every rank, in the order of the prompts. `out` then holds exactly these.
+    """Ask all prompts and score the answers. `out` then holds exactly the records that are returned.
 
     Args:
         out: the records file (JSON lines). What it already holds for these weights, prompts and settings is not generated again.
@@ -114,6 +114,9 @@ def evaluate(
         stop: asked before each batch on every rank; once one says yes, what is there is returned: fewer records than asked for.
         progress: called with (answered prompts, all prompts) at the start and after each batch.
 
+    Returns:
+        The records on every rank, in the order of the prompts; fewer than asked for where `stop` said yes.
+
     Raises:
         ValueError: several greedy answers, a batch size below 1, two prompts of one sample, or an answer type that is not known.
         StorageError: `out` is damaged or cannot be written.
@@ -122,9 +125,11 @@ def evaluate(
     reading = RecordBuilder(
         options=options, fingerprint=engine.fingerprint, model=model, tokenizer_len=tokenizer_len, engine=engine.engine_name
     )
+    # at fixed places: a batch that is only partly there is generated again as a whole, in the same company
     batches = [prompts[i : i + options.batch_prompts] for i in range(0, len(prompts), options.batch_prompts)]
     keys = [[reading.keys(prompt) for prompt in batch] for batch in batches]
     store = collective.run_synchronized(lambda: RecordStore(out) if collective.rank() == 0 else None)
+    # every rank learns what the first one read, and decides alike what is left to do
     found = collective.gather(store.found if store is not None else None)[0] or {}
     done = _rescored(batches, keys, found, reading)
     if store is not None:
@@ -168,15 +173,17 @@ def _generate(
 def rounds(
     answer: Callable[[int], list[T]], waiting: Sequence[int], collective: Collective, stop: Callable[[], bool] | None
 ) -> Iterator[tuple[int, list[T]]]:
-    """`answer(place)` of the waiting places, a round of one per rank at a time; every rank gets (place, answers) of all, in order."""
+    """Answer the waiting places, a round of one per rank at a time; every rank gets (place, answers) of all, in order."""
 
     def mine(places: Sequence[int]) -> list[T]:
         return answer(places[collective.rank()]) if collective.rank() < len(places) else []
 
     for start in range(0, len(waiting), collective.world()):
+        # all ranks stop before the same round, or the others would wait for one that has left
         if stop is not None and any(collective.gather(stop())):
             return
         places = waiting[start : start + collective.world()]
+        # in the last round there may be fewer places than ranks; `strict=False` leaves out the empty lists of the others
         yield from zip(places, collective.gather(collective.run_synchronized(lambda places=places: mine(places))), strict=False)
 
 
@@ -208,12 +215,12 @@ class RecordBuilder:
     """`EvalEngine.engine_name`."""
 
     def keys(self, prompt: Prompt) -> list[Key]:
-        """`Record.key` of the records that a prompt will get, one per answer."""
+        """List `Record.key` of the records that a prompt will get, one per answer."""
         options = self.options
         return prompt_keys(prompt, options.settings, self.fingerprint, samples=options.samples, seed=options.seed, engine=self.engine)
 
     def rescore(self, prompt: Prompt, old: Record, k: int) -> Record:
-        """An answer that is there, read and scored anew. What a judge said of it stays."""
+        """Read and score anew an answer that is there. What a judge said of it stays."""
         made = self.record(prompt, recorded(old), k)
         judged = {name: value for name, value in old.scores.items() if name.startswith(JUDGED)}
         return dataclasses.replace(made, scores={**made.scores, **judged}) if judged else made
@@ -228,6 +235,7 @@ class RecordBuilder:
         parsed = parse(answer.text, prompt.answer_format)
         read = answer_of(answer.text, prompt.answer_format, self.options.extraction)
         pred, gold, scores = score(read, parsed, sample, self.options.scoring)
+        # the tag must be there: "unclosed" is also said of a closing tag that nothing opened
         unclosed = parsed.thought is None and "unclosed" in parsed.errors and _OPENED.search(answer.text) is not None
         has = parsed.thought is not None and bool(parsed.thought.strip())
         return Record(
@@ -261,13 +269,13 @@ class RecordBuilder:
 
 
 def labels(sample: Sample) -> dict[str, Any]:
-    """What a row says of itself that parts of a summary and groups of questions go by."""
+    """Collect what a row says of itself that parts of a summary and groups of questions go by."""
     names = {"difficulty": "difficulty", "category": "category", "group": "question_group", "frame": "frame"}
     return {name: None if sample.meta.get(key) is None else str(sample.meta[key]) for name, key in names.items()}
 
 
 def status(answer: str | None, pred: tuple[float, ...] | None, *, truncated: bool) -> Status:
-    """How reading an answer went; see `records.Status`."""
+    """Name how reading an answer went; see `records.Status`."""
     if pred is not None:
         return "ok"
     if answer is not None:

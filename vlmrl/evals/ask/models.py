@@ -36,12 +36,12 @@ class Model(Protocol):
     def bundle(self) -> ProcessorBundle: ...
 
     def engine(self, task: Task, store: MediaStore, records: Path) -> EvalEngine:
-        """The engine for one task, whose media are in `store` and whose records file is `records`."""
+        """Make the engine for one task, whose media are in `store` and whose records file is `records`."""
         ...
 
 
 def model_folder(checkpoint: Path) -> Path:
-    """The folder with a model's config and weights that `checkpoint` means.
+    """Find the folder with a model's config and weights that `checkpoint` means.
 
     Raises:
         ConfigError: neither a model folder nor a run with a final model.
@@ -56,7 +56,7 @@ def model_folder(checkpoint: Path) -> Path:
 
 
 def compute_dtype(device: str, dtype: str) -> str:
-    """What `auto` means: bfloat16 on a GPU that computes in it, else float32. Other names stay as they are."""
+    """Resolve `auto`: bfloat16 on a GPU that computes in it, else float32. Other names stay as they are."""
     if dtype != "auto":
         return dtype
     on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
@@ -64,7 +64,7 @@ def compute_dtype(device: str, dtype: str) -> str:
 
 
 def fingerprint_of(policy: Policy, dtype: str) -> str:
-    """Of a policy's answers. Those in another compute type are other answers: an evaluation that goes on does not mix them."""
+    """Fingerprint a policy's answers. Those in another compute type are other answers: an evaluation that goes on does not mix them."""
     return weights_fingerprint(policy) + ("" if dtype == "float32" else f"-{dtype}")
 
 
@@ -119,5 +119,5 @@ class RecordedModel:
 
 
 def open_store(task: Task, bundle: ProcessorBundle) -> MediaStore:
-    """Media as the task says the model sees them."""
+    """Open a store of media as the task says the model sees them."""
     return MediaStore.of(MediaSettings(**task.media.model_dump(include={known.name for known in fields(MediaSettings)})), bundle)

@@ -31,7 +31,7 @@ SETTINGS = (
 
 
 def protocol_settings(name: str, task: str, origin: str, problems: list[str], *, beside: Path) -> dict[str, Node]:
-    """What a protocol sets of a task, by key; each node remembers its file and line. What is wrong is appended to `problems`.
+    """Read what a protocol sets of a task, by key; each node remembers its file and line. What is wrong is appended to `problems`.
 
     Args:
         name: of the protocol, or a YAML file.
@@ -56,6 +56,7 @@ def protocol_settings(name: str, task: str, origin: str, problems: list[str], *,
         )
         return {}
     settings: dict[str, Node] = {}
+    # what it says of all its tasks first, what it says of this one over it
     for where, node in (("settings", root.get("settings")), (f"tasks.{task}", tasks[task])):
         own = {} if node is None or node.value is None else node.mapping
         if own is None:

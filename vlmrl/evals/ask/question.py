@@ -36,7 +36,10 @@ class Answered:
 
 
 def sample_of(question: str, media: Sequence[tuple[MediaKind, Path]], asking: Asking) -> tuple[Sample, Path]:
-    """The question as a row without a gold answer, and the folder that its media paths are relative to.
+    """Make a row without a gold answer of the question.
+
+    Returns:
+        (row, folder that its media paths are relative to).
 
     Raises:
         ConfigError: a file is not there, or there is no question.
@@ -48,6 +51,7 @@ def sample_of(question: str, media: Sequence[tuple[MediaKind, Path]], asking: As
         if not path.is_file():
             raise ConfigError(f"{path}: no such file")
     places = [path.absolute() for _, path in media]
+    # rows name media below one root, and a person gives files from anywhere: their common folder
     root = Path(os.path.commonpath([place.parent for place in places])) if places else Path.cwd()
     sample = Sample(
         id="asked",
@@ -64,7 +68,7 @@ def sample_of(question: str, media: Sequence[tuple[MediaKind, Path]], asking: As
 
 
 def asked_task(asking: Asking) -> Task:
-    """The settings as those of a task, for engines and stores. They went through `chosen`."""
+    """Make the settings those of a task, for engines and stores. They went through `chosen`."""
     return Task.model_validate(
         {
             "id": "asked",
@@ -92,7 +96,7 @@ class QuestionModel:
     def ask(
         self, question: str, media: Sequence[tuple[MediaKind, Path]], *, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0
     ) -> Answered:
-        """The model's answer.
+        """Ask the model a question.
 
         Args:
             media: kind and file of each, in the order in which they are shown.
@@ -105,6 +109,7 @@ class QuestionModel:
         sample, root = sample_of(question, media, self.asking)
         prompt = self.prompt(sample, root)
         settings = GenerationSettings(max_new_tokens=self.asking.max_new_tokens, temperature=temperature, top_p=top_p)
+        # one prompt, one answer
         ((said,),) = self._engine.generate([prompt], settings, samples=1, seed=seed)
         parsed = parse(said.text, self.asking.answer_format)
         return Answered(
@@ -118,7 +123,7 @@ class QuestionModel:
         )
 
     def prompt(self, sample: Sample, root: Path) -> Prompt:
-        """The same ids and pixels that training and evaluation make of such a row."""
+        """Make the same ids and pixels that training and evaluation make of such a row."""
         encoder = Encoder.of(
             self._model.bundle, self._store, root, max_prompt_tokens=self.asking.max_prompt_tokens, prompt=self.asking.prompt
         )

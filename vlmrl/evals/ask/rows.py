@@ -24,7 +24,7 @@ _NAME = "rows"
 
 
 def rows_suite(source: SourceSection, root: Path, asking: Asking, *, plugins: Sequence[str] = (), say: Callable[[str], None]) -> Suite:
-    """The suite of one task that asks these rows, named after their file, with the metrics that such a task has by default.
+    """Make the suite of one task that asks these rows, named after their file, with the metrics that such a task has by default.
 
     Args:
         source: the rows, as a recipe says it.
@@ -43,6 +43,7 @@ def rows_suite(source: SourceSection, root: Path, asking: Asking, *, plugins: Se
         root / source.path, media_root=source.media_root, dedupe="error", max_bad_rows=None, quarantine=None, options=options, say=say
     )
     types = Counter(sample.answer_type for sample in samples)
+    # a task's id names its records file
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", Path(source.path).stem).strip("_-") or _NAME
     task = Task.model_validate(
         {

@@ -86,7 +86,7 @@ class SuiteResult:
     """Kind of the processor that made prompts and pixels, for those who compare."""
 
     def macro(self) -> float | None:
-        """Mean over tasks of their primary metrics: one number for the suite. None if some task has none, or one is a count."""
+        """Average the tasks' primary metrics: one number for the suite. None if some task has none, or one is a count."""
         found = [self.primary(task) for task in self.suite.tasks]
         if not found or any(x is None for x in found) or any(task.primary == "tokens" for task in self.suite.tasks):
             return None
@@ -96,7 +96,7 @@ class SuiteResult:
         return self.summaries[task.id].metrics.get(task.primary)
 
     def overview(self) -> list[list[str]]:
-        """Cells: a row per task with its primary metric, and the macro mean."""
+        """Make the cells of a row per task with its primary metric, and of the macro mean."""
         rows = [["task", "n", "metric", "value"]]
         for task in self.suite.tasks:
             x = self.primary(task)
@@ -117,14 +117,14 @@ class SuiteResult:
         return Group(*tables, *overview, *(Text(note) for note in self.notes))
 
     def markdown(self) -> str:
-        """A heading and a table per task."""
+        """Write a heading and a table per task."""
         title = f"{self.suite.id} v{self.suite.version}"
         parts = [f"## {title}\n\n{markdown(self.overview())}"] if len(self.suite.tasks) > 1 else []
         parts += [f"## {title}: {task.id}\n\n{markdown(self._cells(task))}" for task in self.suite.tasks]
         return "\n".join([*parts, *(f"- {note}\n" for note in self.notes)])
 
     def json(self) -> dict[str, Any]:
-        """Everything but the records, as JSON values."""
+        """Collect everything but the records, as JSON values."""
         return {
             "suite": self.suite.model_dump(mode="json"),
             "model": self.model,
@@ -192,7 +192,7 @@ def evaluate_model(
     judge: Mapping[str, Any] | None = None,
     watch: EvalCallbacks | None = None,
 ) -> SuiteResult:
-    """Answers of a model to every row of every task.
+    """Evaluate a model on every row of every task.
 
     Writes `<out>/<task>.jsonl` (records), `summary.json` and `results.md`.
 
@@ -206,6 +206,7 @@ def evaluate_model(
         DataError: rows or media of a task cannot be used; nothing leaves the denominator in silence.
     """
     changes = changes or Changes()
+    # the result names the tasks as they were asked, with the caller's changes
     suite = suite.model_copy(update={"tasks": changes.all_of(suite)})
     root = data_root_of(suite, data_root)
     fs.mkdir(out)
@@ -231,6 +232,7 @@ def evaluate_model(
         processor=type(model.bundle.processor).__name__,
     )
     if collective.rank() == 0:
+        # kept beside the numbers, so that a records file that was changed later is noticed when it is read (`read_verified`)
         files = {f"{name}.jsonl": sha256((out / f"{name}.jsonl").read_bytes()) for name in records}
         fs.write_text(out / "summary.json", json.dumps(result.json() | {"files": files}, indent=1, sort_keys=True) + "\n")
         fs.write_text(out / "results.md", result.markdown())
@@ -253,7 +255,7 @@ class SuiteEvaluation:
     fingerprint: str = ""
 
     def answers(self, task: Task) -> list[Record]:
-        """The records of a task, judged where there is a judge."""
+        """Answer a task; its records, judged where there is a judge."""
         store = open_store(task, self.model.bundle)
         try:
             return self._answers(task, store)
@@ -266,6 +268,7 @@ class SuiteEvaluation:
         engine = self.model.engine(task, store, file)
         if task.environment is not None:
             return EPISODES["task"](self, task, store, engine, file)
+        # the first rank alone writes the quarantine of bad rows
         prompts, whole = task_prompts(task, self.root, store, self.model.bundle, self.out if first else None)
         self.notes += count_notes(task, len(prompts), whole)
         progress = self.watch.progress
@@ -289,7 +292,7 @@ class SuiteEvaluation:
 
 
 def eval_options(task: Task, *, batch_prompts: int, seed: int) -> EvalOptions:
-    """How a task is asked."""
+    """Take from a task how it is asked."""
     return EvalOptions(
         settings=GenerationSettings(max_new_tokens=task.max_new_tokens, temperature=task.temperature, top_p=task.top_p),
         batch_prompts=batch_prompts,
@@ -316,7 +319,7 @@ def _judged(
 
 
 def count_notes(task: Task, asked: int, whole: int) -> list[str]:
-    """What to say of a task whose rows are not all of the official ones."""
+    """Note what to say of a task whose rows are not all of the official ones."""
     if task.official_count is not None and whole != task.official_count:
         return [f"{task.id}: {whole} rows, the official set has {task.official_count}; its numbers are not comparable with published ones"]
     if asked < whole:
@@ -325,8 +328,8 @@ def count_notes(task: Task, asked: int, whole: int) -> list[str]:
 
 
 def subset(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
-    """At most `limit` samples, in their order: those whose ids have the smallest hashes. A smaller limit gives a part of a larger one's,
-    whatever the order of the file."""
+    """Choose at most `limit` samples, in their order: those whose ids have the smallest hashes. A smaller limit gives a part of a larger
+    one's, whatever the order of the file."""
     if limit is None or limit >= len(samples):
         return list(samples)
     ranked = sorted(samples, key=lambda s: hashlib.sha256(s.id.encode()).digest())[:limit]
@@ -335,7 +338,10 @@ def subset(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
 
 
 def task_samples(task: Task, root: Path, out: Path | None) -> tuple[list[Sample], int]:
-    """The rows that a task asks, and how many there are in all. Bad rows go to `<out>/<task>.quarantine.jsonl`.
+    """Load the rows that a task asks. Bad rows go to `<out>/<task>.quarantine.jsonl`.
+
+    Returns:
+        (rows that are asked, number of rows in all).
 
     Raises:
         DataError: the file is missing (with the command that makes it), or a row is not valid or not of the task's kind.
@@ -343,6 +349,7 @@ def task_samples(task: Task, root: Path, out: Path | None) -> tuple[list[Sample]
     source = task.rows
     path = root / source.path
     command = task.make_command()
+    # before loading, whose message could only say that there is no file
     if command is not None and not path.exists():
         made = command.replace("DATA_ROOT", str(root))
         raise DataError(f"task '{task.id}': {path} is not there; with the official download in ROOT this makes it: {made}")
@@ -378,7 +385,10 @@ def _report(task: Task, count: int, problems: Sequence[str]) -> None:
 
 
 def task_prompts(task: Task, root: Path, store: MediaSource, bundle: ProcessorBundle, out: Path | None) -> tuple[list[Prompt], int]:
-    """The rows that a task asks as prompts, and how many rows there are in all.
+    """Make prompts of the rows that a task asks.
+
+    Returns:
+        (prompts, number of rows in all).
 
     Raises:
         DataError: with the rows that cannot be used and why.

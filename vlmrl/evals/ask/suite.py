@@ -67,7 +67,7 @@ class Suite(Section):
 
 
 def find_suite(name: str | Path) -> ResolvedFile:
-    """The file of a suite: a path, or the name of one in the working folder or of ours.
+    """Find the file of a suite: a path, or the name of one in the working folder or of ours.
 
     Raises:
         ConfigError: neither.
@@ -80,7 +80,7 @@ def find_suite(name: str | Path) -> ResolvedFile:
 
 
 def suite_path(name: str | Path) -> Path:
-    """The file alone of `find_suite`."""
+    """Find the file alone of `find_suite`."""
     return find_suite(name).path
 
 
@@ -99,6 +99,7 @@ def load_suite(path: Path, plugins: Sequence[str] = ()) -> Suite:
         suite = Suite.model_validate(_tuples(root.plain()))
     except ValueError as error:  # pydantic's ValidationError
         raise ConfigError(_explain(error, root)) from error
+    # after the tree is well formed and before tasks are checked: plug-ins bring the answer types and metrics that these name
     import_plugins(plugins, "--plugin")
     import_plugins(suite.plugins, f"{path}: plugins")
     tasks = [_prepared(task, (*plugins, *suite.plugins), f"{path}: tasks.{task.id}") for one in suite.tasks for task in modes(one)]
@@ -118,12 +119,13 @@ def _prepared(task: Task, plugins: Sequence[str], where: str) -> Task:
 def _beside(tasks: Sequence[Task], folder: Path) -> str:
     """The folder of a suite's file, if the rows of all its tasks are there; else nothing."""
     files = [task.file for task in tasks if task.file]
+    # `file#500` and `folder@train` (`data.raw`) name a part of what lies there
     found = [(folder / file).exists() or (folder / re.split("[#@]", file)[0]).is_file() for file in files]
     return str(folder) if files and all(found) else ""
 
 
 def data_root_of(suite: Suite, given: Path | None) -> Path:
-    """Where the suite's data lie.
+    """Find where the suite's data lie.
 
     Raises:
         ConfigError: nobody says.
@@ -143,7 +145,7 @@ def data_root_of(suite: Suite, given: Path | None) -> Path:
 
 
 def check(suite: Suite) -> list[str]:
-    """What is wrong with a suite beyond types; empty when nothing is."""
+    """List what is wrong with a suite beyond types; empty when nothing is."""
     out: list[str] = [] if suite.tasks else ["tasks: is empty"]
     names = [task.id for task in suite.tasks]
     out += [f"tasks: id '{names[place]}' is used twice, by tasks {first} and {place}" for place, first in same_names(names).items()]
@@ -151,7 +153,7 @@ def check(suite: Suite) -> list[str]:
 
 
 def task_names() -> list[str]:
-    """Names of our tasks."""
+    """List the names of our tasks."""
     return sorted(path.stem for path in (DEFINITIONS / "tasks").glob("*.yaml"))
 
 
@@ -164,6 +166,7 @@ def _fill_in(root: Node, folder: Path, problems: list[str]) -> None:
         name = item.value if isinstance(item.value, str) else use.value if use is not None else None
         base = {} if name is None else _named(str(name), item.origin, problems).mapping or {}
         own = {key: value for key, value in (item.mapping or {}).items() if key != "use"}
+        # the nearest word counts: of the task in the suite, of the task's own file, of the suite
         protocol = own.get("protocol") or base.get("protocol") or for_all
         asked = dict[str, Node]()
         if protocol is not None and protocol.value and (named := base.get("id") or own.get("id")) is not None:
@@ -175,6 +178,7 @@ def _fill_in(root: Node, folder: Path, problems: list[str]) -> None:
         if name is not None or asked:
             assert tasks is not None
             assert tasks.items is not None
+            # later ones win: the task's file, the protocol, what the suite says of the task
             tasks.items[place] = Node({**base, **asked, **own}, item.origin)
 
 
@@ -201,6 +205,7 @@ def _explain(error: Any, root: Node) -> list[str]:
     """Each problem that pydantic found, as `file:line: key: what`; the branches of a union are one problem."""
     out: list[str] = []
     for item in error.errors(include_url=False):
+        # pydantic names the branch of a union that it tried; a reader of the YAML file knows of none
         unsaid = ("str", "tuple[str, ...]", FILE, SECTION)
         loc = tuple(part for part in item["loc"] if part not in unsaid and "literal[" not in str(part))
         node = _nearest(root, loc)

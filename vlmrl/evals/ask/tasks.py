@@ -135,8 +135,9 @@ class Task(Section):
 
     @property
     def rows(self) -> SourceSection:
-        """How the rows are read, in the keys of a recipe. Rows of other trainers that do not say it have the answer type of the task."""
+        """Describe how the rows are read, in the keys of a recipe. Rows of other trainers that say none have the task's answer type."""
         section = SourceSection(path=self.source, media_root=self.media_root) if isinstance(self.source, str) else self.source
+        # with several types nothing says which one a foreign row has; episodes have none
         if section.answer_type is not None or len(self.answer_types) != 1 or self.environment is not None:
             return section
         return section.model_copy(update={"answer_type": self.answer_types[0]})
@@ -147,7 +148,11 @@ class Task(Section):
         return self.answer_formats[0]
 
     def make_command(self) -> str | None:
-        """The command that writes the rows, with ROOT for the folder of the official download; None where nothing is known."""
+        """Write the command that makes the rows, with ROOT for the folder of the official download; None where nothing is known.
+
+        Returns:
+            A shell command, with DATA_ROOT for the folder of the data.
+        """
         if self.prepare is None:
             return None
         options = "".join(f" --{name} {value}" for name, value in self.prepare.options.items())
@@ -157,15 +162,16 @@ class Task(Section):
 
 
 def with_defaults(task: Task) -> Task:
-    """The task with the metrics of its answer types, where it names none; unchanged if an answer type is unknown."""
+    """Fill in the metrics of the task's answer types, where it names none; unchanged if an answer type is unknown."""
     if not task.answer_types or any(kind not in ANSWER_TYPES for kind in task.answer_types):
         return task
+    # of several answer types only the main score, whatever each calls it, means something over all rows
     first = ANSWER_TYPES[task.answer_types[0]].metrics[0].name if len(task.answer_types) == 1 else "score"
     return task.model_copy(update={"metrics": task.metrics or metrics_of(*task.answer_types), "primary": task.primary or first})
 
 
 def modes(task: Task) -> list[Task]:
-    """A task per answer format: `<id>@<answer_format>` where there are several."""
+    """Make a task per answer format: `<id>@<answer_format>` where there are several."""
     if len(task.answer_formats) == 1:
         return [task.model_copy(update={"answer_format": task.asked})]
     return [
@@ -175,7 +181,7 @@ def modes(task: Task) -> list[Task]:
 
 
 def other_wording(prompt: str | None, tasks: Iterable[Task]) -> list[str]:
-    """What to say where a model was trained with a wording of its own (`data.prompt`) and tasks ask with another."""
+    """Note what to say where a model was trained with a wording of its own (`data.prompt`) and tasks ask with another."""
     others = [task.id for task in tasks if task.environment is None and task.prompt != prompt]
     if prompt is None or not others:
         return []
@@ -186,7 +192,7 @@ def other_wording(prompt: str | None, tasks: Iterable[Task]) -> list[str]:
 
 
 def check_task(task: Task) -> list[str]:
-    """What is wrong with a task beyond types; empty when nothing is."""
+    """List what is wrong with a task beyond types; empty when nothing is."""
     where = f"tasks.{task.id}"
     out: list[str] = []
     if (problem := task_problem(task.id)) is not None:
@@ -197,6 +203,7 @@ def check_task(task: Task) -> list[str]:
         if not values or len(set(values)) < len(values):
             out.append(f"{where}.{key}: {'is empty' if not values else 'names one twice'}")
     known = list(LABELS)
+    # with an unknown type every known metric passes: one mistake is told once
     own = allowed_metrics(*task.answer_types) if task.answer_types and not unknown else tuple(known)
     for name in (*task.metrics, *([task.primary] if task.primary else [])):
         if name not in known:
@@ -208,6 +215,7 @@ def check_task(task: Task) -> list[str]:
         out.append(f"{where}: primary '{task.primary}' is not among its metrics")
     out += [f"{where}: {problem}" for problem in _episode_problems(task)]
     for kind in () if unknown else task.answer_types:
+        # the arguments of `score` are the schema of `scoring`
         options = parameters(f"answer type '{kind}'", ANSWER_TYPES[kind].score)
         out += argument_problems(f"answer type '{kind}'", options, task.scoring, f"{where}.scoring")
     if task.prompt is not None and (problem := prompt_problem(task.prompt)) is not None:
@@ -221,6 +229,7 @@ def _episode_problems(task: Task) -> list[str]:
     """What is wrong with a task as episodes, or as one without any."""
     history, plays = task.history, task.environment is not None
     out: list[str] = []
+    # episodes are scored while they are played: neither word means anything without the other
     if plays != (task.answer_types == (EPISODE,)):
         out.append(f"answer_type '{EPISODE}' and an environment belong together; give both or neither")
     if plays and task.prompt is not None:

@@ -13,11 +13,14 @@ Span = tuple[float, float]
 
 
 def constant_baseline(golds: Sequence[Span]) -> tuple[Span, float]:
-    """The span (seconds) with the largest mean IoU as the answer to every question, and that mean.
+    """Find the span (seconds) with the largest mean IoU as the answer to every question, and that mean.
 
     With the end fixed, each IoU is convex in the start between gold boundaries and falls after a gold start, so a best start is a
     gold start; likewise for ends. All pairs are tried; with more than `MAX_CANDIDATES` distinct starts or ends, only that many
     quantiles of them are, and the result is a lower bound.
+
+    Returns:
+        ((start, end) in seconds, its mean IoU in [0, 1]).
 
     Raises:
         ValueError: no gold spans.
@@ -31,6 +34,7 @@ def constant_baseline(golds: Sequence[Span]) -> tuple[Span, float]:
         later = ends[ends >= start]
         if not len(later):
             continue
+        # [ends, questions] for one start; the hull takes the place of the union, which it equals wherever there is overlap
         overlap = np.minimum(later[:, None], gold[:, 1]) - np.maximum(start, gold[:, 0])
         hull = np.maximum(later[:, None], gold[:, 1]) - np.minimum(start, gold[:, 0])
         means = np.divide(overlap.clip(min=0), hull, out=np.zeros_like(hull), where=hull > 0).mean(axis=1)

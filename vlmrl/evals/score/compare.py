@@ -110,13 +110,13 @@ class FolderComparison:
         return sum(g.a for g in found) / len(found), sum(g.b for g in found) / len(found)
 
     def verdict(self) -> str:
-        """One line: what got worse beyond doubt, or that nothing did."""
+        """Say in one line what got worse beyond doubt, or that nothing did."""
         if self.regressed:
             return f"regressed: {', '.join(self.regressed)}"
         return f"no regression: no primary metric is worse by more than {self.tolerance:g} with a 95% interval that excludes 0"
 
     def lines(self) -> list[str]:
-        """The verdict, the macro mean, what one run of each side cannot tell, and tasks that one side lacks."""
+        """List the verdict, the macro mean, what one run of each side cannot tell, and tasks that one side lacks."""
         out = [self.verdict()]
         if self.macro is not None:
             a, b = self.macro
@@ -126,7 +126,7 @@ class FolderComparison:
         return out + [f"only in {path}: {', '.join(names)}" for path, names in zip(self.paths, self.only, strict=True) if names]
 
     def primary_cells(self) -> Cells:
-        """A row per task: its primary metric."""
+        """Make a row per task: its primary metric."""
         rows = [["task", "n", "metric", *self.models, "difference", "p", "p (Holm)", "test", "flips", ""]]
         for x in self.tasks:
             if x.primary is None:
@@ -138,7 +138,7 @@ class FolderComparison:
         return rows
 
     def metric_cells(self, x: TaskComparison) -> Cells:
-        """A row per metric of a task."""
+        """Make a row per metric of a task."""
         header = ["n", "metric", *self.models, "difference", "p", "test"]
         shown = {name: gap for name, gap in x.gaps.items() if name != "score" or x.primary == "score"}  # else it repeats another
         return [header, *(_cells(name, gap) for name, gap in shown.items())]
@@ -152,7 +152,7 @@ class FolderComparison:
         return Group(*warnings, *tables, table(self.primary_cells(), title="primary metrics"), *(Text(visible(t)) for t in self.lines()))
 
     def markdown(self) -> str:
-        """Warnings, verdict, tables and the largest flips with both texts."""
+        """Write warnings, verdict, tables and the largest flips with both texts."""
         out = [f"# {visible(self.models[0])} -> {visible(self.models[1])}\n"]
         if self.warnings:
             out.append("Warnings:\n\n" + "".join(f"- {visible(text)}\n" for text in self.warnings))
@@ -183,7 +183,7 @@ class FolderComparison:
         fs.write_text(folder / "comparison.md", self.markdown())
 
     def json(self) -> dict[str, Any]:
-        """Everything, as JSON values."""
+        """Collect everything, as JSON values."""
         tasks = [plain(x) for x in self.tasks]
         return {
             **{"models": list(self.models), "paths": list(self.paths), "tolerance": self.tolerance, "seed": self.seed},
@@ -216,11 +216,13 @@ def load_evaluation(path: Path, *, task: str | None = None) -> Evaluation:
     """
     folder = path if path.is_dir() else path.parent
     found = _summary(folder / "summary.json")
+    # a run writes the tasks of its suites without a summary
     if path.is_dir() and found is None and path.parent.name == "suite":
         records = {file.stem: read_verified(file) for file in sorted(path.glob("*.jsonl"))}
     elif path.is_dir():
         if found is None:
             raise StorageError(f"{path}: no summary.json; give a folder that `vlmrl eval` wrote to its end, a run, or a records file")
+        # in the order of the suite; `dict.fromkeys` drops repeats and keeps order
         names = dict.fromkeys([*(one["id"] for one in found["suite"]["tasks"]), *found["tasks"]])
         records = {name: read_verified(folder / f"{name}.jsonl") for name in names}
     else:
@@ -271,12 +273,14 @@ def compare_folders(a: Path, b: Path, *, tolerance: float = 0.0, force: bool = F
     if not 0 <= tolerance < float("inf"):
         raise ValueError(f"tolerance must be a number of at least 0, got {tolerance}")
     a, b = evaluation_at(a), evaluation_at(b)
+    # beside a folder, or a file of its own name, a records file is one task named after itself; else it is parted by its records' task
     named = a.is_dir() != b.is_dir() or a.name == b.name
     first, second = (load_evaluation(path, task=path.stem if named and not path.is_dir() else None) for path in (a, b))
     common = [name for name in first.records if name in second.records]
     if not common:
         raise Incomparable(f"no task in common: {a} has {_names(first)}, {b} has {_names(second)}; evaluate both on the same suite")
     sides = {name: (by_sample(first.records[name]), by_sample(second.records[name])) for name in common}
+    # all problems of all tasks are told at once
     problems = [problem for name in common for problem in (*_settings(first, second, name), *mismatches(name, *sides[name]))]
     problems = [_with_processors(problem, first, second) for problem in problems]
     if problems and not force:
@@ -285,6 +289,7 @@ def compare_folders(a: Path, b: Path, *, tolerance: float = 0.0, force: bool = F
     done: list[TaskComparison] = []
     for name in common:
         x, y = sides[name]
+        # without `force` these are all: samples of one side only are a mismatch
         shared = [sample for sample in x if sample in y]
         if not shared:
             raise Incomparable(f"task '{name}': {a} and {b} have no sample in common; evaluate both on the same rows")
@@ -329,6 +334,7 @@ def _settings(first: Evaluation, second: Evaluation, task: str) -> list[Mismatch
     pairs += [(what, x.get(key), y.get(key)) for key, what in _DEFINITION.items()]
     media_x, media_y = x.get("media") or {}, y.get("media") or {}
     pairs += [(f"media.{key}", media_x[key], media_y[key]) for key in sorted(set(media_x) & set(media_y) - _SPEED)]
+    # what one side does not know (an earlier version, a file without its folder) is no difference
     unequal = [(what, p, q) for what, p, q in pairs if p is not None and q is not None and p != q]
     return [Mismatch(task=task, what=f"{what} differs", samples=samples, detail=f"{p} and {q}") for what, p, q in unequal]
 
@@ -395,10 +401,11 @@ def _per_sample(primary: str, *, scored: bool) -> Of:
 
 
 def is_worse(gap: Gap, tolerance: float, *, lower_is_better: bool = False) -> bool:
-    """Whether b is worse than a by more than `tolerance`, with all of the interval on that side of 0 and a test that agrees (p < 0.05).
+    """Decide whether b is worse than a by more than `tolerance`, with its interval all on that side of 0 and a test that agrees (p < 0.05).
 
     The test has to agree because the interval of a few clusters is too narrow: of a single one it is a point.
     """
+    # `nearest`: the end of the interval that is closest to no loss
     loss, nearest = (gap.difference, gap.low) if lower_is_better else (-gap.difference, -gap.high)
     return loss > tolerance and nearest > 0 and gap.p < ALPHA
 
@@ -406,6 +413,7 @@ def is_worse(gap: Gap, tolerance: float, *, lower_is_better: bool = False) -> bo
 def _corrected(tasks: list[TaskComparison]) -> tuple[TaskComparison, ...]:
     """The tasks with Holm's correction over their primary metrics."""
     tested = [x for x in tasks if x.primary is not None]
+    # one test per task, its primary metric: the other metrics are shown and decide nothing
     adjusted = dict(zip((x.task for x in tested), holm([x.gaps[x.primary or ""].p for x in tested]), strict=True))
     return tuple(replace(x, p_holm=adjusted.get(x.task)) for x in tasks)
 

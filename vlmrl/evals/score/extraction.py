@@ -11,7 +11,7 @@ Extraction = Literal["strict", "lenient", "first", "whole"]
 
 
 def answer_of(text: str, answer_format: str, extraction: Extraction) -> str | None:
-    """The answer of a completion; None if it has none.
+    """Extract the answer of a completion; None if it has none.
 
     `strict`: the last closed answer block outside the thought, as rewards read it; a text without one has no answer. For models that were
     trained with the answer format: the form is a part of what is measured.

@@ -44,8 +44,9 @@ class LevelTable:
 
 
 def level_table(records: Mapping[str, Sequence[Record]], seed: int) -> LevelTable | None:
-    """The table of all stages; None where it does not apply (`has_levels`). `seed` decides the resampling."""
+    """Make the table of all stages; None where it does not apply (`has_levels`). `seed` decides the resampling."""
     names = whole_stages(records)
+    # rows are those of all stages together: a stage that asked other questions gets its own rows
     union = [r for name in names for r in records[name]]
     if not has_levels(union):
         return None
@@ -58,13 +59,13 @@ def level_table(records: Mapping[str, Sequence[Record]], seed: int) -> LevelTabl
 
 
 def whole_stages(names: Iterable[str]) -> list[str]:
-    """Without evaluations within a stage (`STAGE@STEP`) that was evaluated at its end as well."""
+    """Leave out evaluations within a stage (`STAGE@STEP`) that was evaluated at its end as well."""
     known = list(names)
     return [name for name in known if "@" not in name or name.partition("@")[0] not in known]
 
 
 def has_levels(records: Sequence[Record]) -> bool:
-    """Whether all are of one answer type that is no overlap, scored by us, and of several difficulties or categories that have an
+    """Check whether all are of one answer type that is no overlap, scored by us, and of several difficulties or categories that have an
     order."""
     types = {r.answer_type for r in records}
     if len(types) != 1 or not types <= ANSWER_TYPES.keys() or not all(is_scored(r) for r in records):
@@ -73,21 +74,27 @@ def has_levels(records: Sequence[Record]) -> bool:
 
 
 def score_label(records: Iterable[Record]) -> str:
-    """`accuracy` where every answer is right or wrong, else `score`."""
+    """Call the main score `accuracy` where every answer is right or wrong, else `score`."""
     return "accuracy" if {main_score(r) for r in records} <= {0.0, 1.0} else "score"
 
 
 def levels(records: Sequence[Record]) -> list[tuple[str, frozenset[str]]]:
-    """Name and sample ids of each row: categories, then tasks and difficulties. Rows of the same questions are one, named after both."""
+    """List name and sample ids of each row: categories, then tasks and difficulties. Rows of equal questions are one, named after both.
+
+    Returns:
+        (name, sample ids) of each row.
+    """
     named = ranked(records) or _values(records, "category")
     rows = [(c, frozenset(r.sample_id for r in records if r.category == c)) for c in named if len(named) > 1]
     kinds = {(r.task, r.difficulty) for r in records}
+    # tasks in the order of their easiest questions, then each task's difficulties
     easiest = {task: min(order(d or "") for t, d in kinds if t == task) for task, _ in kinds}
     several = len(easiest) > 1
     for task, difficulty in sorted(kinds, key=lambda kind: (easiest[kind[0]], kind[0], order(kind[1] or ""))):
         words = (task if several else "difficulty", difficulty or ("" if several else "not given"))
         chosen = frozenset(r.sample_id for r in records if (r.task, r.difficulty) == (task, difficulty))
         rows.append((" ".join(word for word in words if word), chosen))
+    # by the questions themselves: a category that is exactly one difficulty would be the same row twice
     out: dict[frozenset[str], list[str]] = {}
     for name, chosen in rows:
         out.setdefault(chosen, []).append(name)
@@ -95,7 +102,7 @@ def levels(records: Sequence[Record]) -> list[tuple[str, frozenset[str]]]:
 
 
 def ranked(records: Sequence[Record]) -> list[str]:
-    """The categories, easiest first; none where there are fewer than two, or where nothing says how hard they are.
+    """Order the categories, easiest first; none where there are fewer than two, or where nothing says how hard they are.
 
     What says so: that they are numbers or `WORDS`, or that the difficulties of one all lie below those of the next.
     """
@@ -110,11 +117,16 @@ def ranked(records: Sequence[Record]) -> list[str]:
             return []
         ranges.append((min(places), max(places), name))
     ranges.sort()
+    # strictly apart: categories whose difficulties overlap have no order
     return [name for _, _, name in ranges] if all(a[1] < b[0] for a, b in pairwise(ranges)) else []
 
 
 def order(value: str) -> tuple[int, float, str]:
-    """Place of a label: numbers by their size, then `WORDS`, then texts."""
+    """Place a label: numbers by their size, then `WORDS`, then texts.
+
+    Returns:
+        Sort key.
+    """
     number = _number(value)
     if number is not None:
         return 0, number, value
@@ -122,7 +134,7 @@ def order(value: str) -> tuple[int, float, str]:
 
 
 def difficulties(records: Sequence[Record]) -> list[str]:
-    """The difficulties, easiest first; none where there are fewer than two, or where one is neither a number nor of `WORDS`."""
+    """Order the difficulties, easiest first; none where there are fewer than two, or where one is neither a number nor of `WORDS`."""
     names = _values(records, "difficulty")
     return names if len(names) > 1 and all(_known(name) for name in names) else []
 

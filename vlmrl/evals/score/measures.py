@@ -13,7 +13,7 @@ from vlmrl.evals.score.records import Record
 
 for _metric in (
     Metric("judged_consistency", "consistent (judge)", scored("judged_consistency")),
-    Metric("judged_faithful", "right and consistent (judge)", lambda r: faithful(r)),
+    Metric("judged_faithful", "right and consistent (judge)", lambda r: faithful(r)),  # looked up when called: it is defined below
     Metric("judged_grounding", "grounded (judge)", scored("judged_grounding")),
     Metric("judged_spatial", "boxes of thought (judge)", scored("judged_spatial")),
     Metric("steps_right", "steps right", scored("steps_right")),
@@ -55,34 +55,35 @@ class _Labels(Mapping[str, str]):
         return len(METRICS) + len(_GROUPED)
 
 
+# a view and not a dict: plug-ins add metrics after this module is loaded
 LABELS: Mapping[str, str] = _Labels()
 
 
 def is_right(record: Record) -> bool:
-    """Whether an answer counts as right: its main score is 1, of an overlap at least 0.5 (`AnswerType.right_at`)."""
+    """Check whether an answer counts as right: its main score is 1, of an overlap at least 0.5 (`AnswerType.right_at`)."""
     return main_score(record) >= ANSWER_TYPES[record.answer_type].right_at
 
 
 def faithful(record: Record) -> float | None:
-    """Faithful accuracy of Faithful GRPO (arXiv:2604.08476): right, and the judge finds that the thought leads there."""
+    """Compute faithful accuracy of Faithful GRPO (arXiv:2604.08476): right, and the judge finds that the thought leads there."""
     consistent = record.scores.get("judged_consistency")
     return None if consistent is None else float(is_right(record) and consistent >= 1)
 
 
 def main_score(record: Record) -> float:
-    """How good an answer is, in [0, 1], whatever its type."""
+    """Read how good an answer is, in [0, 1], whatever its type."""
     return record.scores[ANSWER_TYPES[record.answer_type].main]
 
 
 def metrics_of(*answer_types: str) -> tuple[str, ...]:
-    """Metrics of rows of these answer types, in the order of columns; `score` stands for all where there are several."""
+    """List the metrics of rows of these answer types, in the order of columns; `score` stands for all where there are several."""
     own = {metric.name for kind in answer_types for metric in ANSWER_TYPES[kind].metrics}
     wanted = {*COMMON, *own, *(("score",) if len(answer_types) > 1 else ())}
     return tuple(name for name in LABELS if name in wanted)
 
 
 def allowed_metrics(*answer_types: str) -> tuple[str, ...]:
-    """What a task of these answer types may name: its metrics, `score`, those that no answer type has, and those of sets of records."""
+    """List what a task of these answer types may name: its metrics, `score`, those of no answer type, and those of sets of records."""
     kinds = [ANSWER_TYPES[kind] for kind in answer_types]
     own = {metric.name for kind in kinds for metric in (*kind.metrics, *kind.more_metrics)}
     others = {metric.name for kind in ANSWER_TYPES.values() for metric in (*kind.metrics, *kind.more_metrics)} - own
@@ -90,14 +91,14 @@ def allowed_metrics(*answer_types: str) -> tuple[str, ...]:
 
 
 def present(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """The metrics that occur in at least one of the groups of names, in the order of `LABELS`; those of every record where there are no
-    names at all. `score` is not among them, since it repeats another for every single answer type."""
+    """List the metrics that occur in at least one of the groups of names, in the order of `LABELS`; those of every record where there are
+    no names at all. `score` is not among them, since it repeats another for every single answer type."""
     seen = {name for group in groups for name in group} - {"score"}
     return tuple(name for name in LABELS if name in seen) if seen else COMMON
 
 
 def parts_of(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Records by task, and by difficulty and category where rows state them: `task=<name>`, `difficulty=<name>`, `category=<name>` ->
+    """Part records by task, and by difficulty and category where rows state them: `task=<name>`, `difficulty=<name>`, `category=<name>` ->
     records, in the order of names.
 
     A property that all records share makes no parts.

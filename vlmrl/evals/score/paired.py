@@ -158,7 +158,7 @@ PROMPT = _SAME[0][0]
 
 
 def mismatches(task: str, a: Answers, b: Answers) -> list[Mismatch]:
-    """What differs or is unknown between the two sides of a task, each kind once, with the number of samples."""
+    """List what differs or is unknown between the two sides of a task, each kind once, with the number of samples."""
     out: list[Mismatch] = []
     for side, mine, other in (("first", a, b), ("second", b, a)):
         alone = sorted(set(mine) - set(other))
@@ -170,8 +170,10 @@ def mismatches(task: str, a: Answers, b: Answers) -> list[Mismatch]:
         detail = f"first: '{uneven[0]}' has {len(a[uneven[0]])} and {len(b[uneven[0]])}"
         out.append(Mismatch(task=task, what="the number of answers differs", samples=len(uneven), detail=detail))
     for what, of, words in _SAME:
+        # as sets over a question's answers, which may be several
         values = {name: ({of(r) for r in a[name]}, {of(r) for r in b[name]}) for name in common}
         different = [name for name, (x, y) in values.items() if x != y]
+        # two unknown values may look equal and need not be
         unknown = [name for name, (x, y) in values.items() if x == y and any(value.startswith(UNKNOWN) for value in x)]
         if different:
             x, y = next((x, y) for x in a[different[0]] for y in b[different[0]] if of(x) != of(y))
@@ -201,7 +203,7 @@ def compare(records_a: Sequence[Record], records_b: Sequence[Record], seed: int)
 
 
 def compare_answers(a: Answers, b: Answers, seed: int) -> Comparison:
-    """Every metric that applies on both sides, those of another harness last.
+    """Compare every metric that applies on both sides, those of another harness last.
 
     Args:
         a, b: answers to the same samples.
@@ -209,6 +211,7 @@ def compare_answers(a: Answers, b: Answers, seed: int) -> Comparison:
     better, worse = _changes(question_values(METRICS["score"], a), question_values(METRICS["score"], b))
     values_a, values_b = (metric_values(side) | _upstream_values(side) for side in (a, b))
     shared = {name: (values_a[name], values_b[name]) for name in values_a if name in values_b}
+    # a generator per metric: adding a metric moves no other one's interval
     gaps = {name: gap(x, y, rng.generator(seed, "paired", name)) for name, (x, y) in shared.items() if x.keys() & y.keys()}
     return Comparison(n=len(a), gaps=gaps, better=better, worse=worse)
 
@@ -228,8 +231,10 @@ def gap(a: Values, b: Values, generator: np.random.Generator) -> Gap:
     """Compare the values of one metric, over what both sides have; at least one."""
     names = [name for name in a if name in b]
     x, y, clusters = [a[name][0] for name in names], [b[name][0] for name in names], [a[name][1] for name in names]
+    # of the differences, not of the two means: what makes a question hard for both sides cancels
     low, high, p = bootstrap_test([v - u for u, v in zip(x, y, strict=True)], generator, clusters=clusters)
     test: Test = "bootstrap"
+    # McNemar's test is exact but takes questions to be independent: questions about one medium are not
     if {*x, *y} <= {0.0, 1.0} and len(set(clusters)) == len(names):
         test, p = "McNemar", mcnemar([u == 1 for u in x], [v == 1 for v in y])
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
@@ -238,7 +243,7 @@ def gap(a: Values, b: Values, generator: np.random.Generator) -> Gap:
 
 
 def flips(a: Answers, b: Answers, of: Of) -> list[Flip]:
-    """Samples with a value of at least `RIGHT` on one side only, largest change first, then by id."""
+    """Find samples with a value of at least `RIGHT` on one side only, largest change first, then by id."""
     out: list[Flip] = []
     for name, answers in a.items():
         x, y = value_of(of, answers), value_of(of, b[name])
@@ -248,7 +253,7 @@ def flips(a: Answers, b: Answers, of: Of) -> list[Flip]:
 
 
 def plain(value: object) -> object:
-    """Data classes as JSON values; what is not finite as None."""
+    """Convert data classes to JSON values; what is not finite to None."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -259,7 +264,11 @@ def plain(value: object) -> object:
 
 
 def comparisons_of(records: Mapping[str, Sequence[Record]], seed: int) -> tuple[dict[tuple[str, str], Comparison], list[str]]:
-    """Each stage with the one before it, and the last with the first; and why a pair cannot be compared."""
+    """Compare each stage with the one before it, and the last with the first; also say why a pair cannot be compared.
+
+    Returns:
+        ((before, after) -> comparison; one line for each pair that was refused).
+    """
     names = list(records)
     wanted = list(pairwise(names)) + ([(names[0], names[-1])] if len(names) > 2 else [])
     out: dict[tuple[str, str], Comparison] = {}

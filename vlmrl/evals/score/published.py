@@ -65,7 +65,7 @@ class PublishedTable:
     """Tasks with a printed figure, whose records have neither its measure nor the task's primary metric."""
 
     def cells(self) -> Cells:
-        """A row per printed figure."""
+        """Make a row per printed figure."""
         out = [["task", "questions", "our metric", self.model, "printed by", "their measure", "printed"]]
         for x in self.rows:
             n = str(x.n) if x.official in (None, x.n) else f"{x.n} of {x.official}"
@@ -75,7 +75,7 @@ class PublishedTable:
         return out
 
     def lines(self) -> list[str]:
-        """How to read the table: units, measures that are not the same, sources with their harness."""
+        """Say how to read the table: units, measures that are not the same, sources with their harness."""
         out = ["printed figures are the authors' claims, in their unit (most in percent); nothing here says that a difference is real"]
         if any(not x.same for x in self.rows):
             out.append("* the task's primary metric: which of ours is theirs is not known")
@@ -98,7 +98,7 @@ class PublishedTable:
         return f"# {visible(self.model)} beside printed figures\n\n{markdown(self.cells())}\n{lines}"
 
     def json(self) -> dict[str, Any]:
-        """Everything, as JSON values."""
+        """Collect everything, as JSON values."""
         rows = [asdict(row) for row in self.rows]
         return {
             "model": self.model,
@@ -121,7 +121,7 @@ class PublishedTable:
 
 
 def beside_published(path: Path, *, seed: int = 0) -> PublishedTable:
-    """An evaluation beside what its tasks' definitions quote.
+    """Put an evaluation beside what its tasks' definitions quote.
 
     Args:
         path: folder that `vlmrl eval` wrote.
@@ -152,6 +152,7 @@ def _of_task(name: str, definition: Mapping[str, Any], records: Sequence[Record]
     summary = summarize(records, seed, parts=False)
     out: list[Beside] = []
     for one in quoted:
+        # a measure of the same name is compared with that one; for any other the task's primary metric stands beside it, marked
         metric, same = _ours(one["metric"], str(definition.get("primary") or "score"), summary)
         if metric is None:
             continue
@@ -178,6 +179,7 @@ def _ours(measure: str, primary: str, summary: Summary) -> tuple[str | None, boo
     named = SAME.get(measure.lower())
     if named is not None and named in summary.metrics:
         return named, True
+    # papers say accuracy of many things; it is ours only where the task counts right answers and nothing else
     if measure == "accuracy" and "exact" in summary.metrics and primary == "exact":
         return "exact", True
     return (primary if primary in summary.metrics else None), False

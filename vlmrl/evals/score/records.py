@@ -103,17 +103,17 @@ class Record:
 
     @property
     def key(self) -> Key:
-        """Equal keys mean the same answer, so it need not be generated again."""
+        """Give the address of the answer: equal keys mean the same answer, so it need not be generated again."""
         settings = json.dumps(dict(self.settings), sort_keys=True)
         return self.fingerprint, self.sample_hash, self.prompt_ids_hash, settings, self.k, self.seed
 
     def line(self) -> bytes:
-        """The record as one line of JSON, newline included, ASCII only."""
+        """Write the record as one line of JSON, newline included, ASCII only."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
 def from_json(row: Mapping[str, Any]) -> Record:
-    """The record of a parsed line.
+    """Read the record of a parsed line.
 
     Raises:
         KeyError, TypeError: a field is missing, unknown or of another shape.
@@ -135,7 +135,11 @@ def from_json(row: Mapping[str, Any]) -> Record:
 
 
 def settings_json(settings: GenerationSettings, engine: str = REFERENCE) -> dict[str, float | str]:
-    """Generation settings as they stand in a record; 0 and 0.0 are the same temperature. The reference engine is not named."""
+    """Write generation settings as they stand in a record; 0 and 0.0 are the same temperature. The reference engine is not named.
+
+    Returns:
+        JSON values; two that are equal stand for the same generation.
+    """
     return {
         "max_new_tokens": int(settings.max_new_tokens),
         "temperature": float(settings.temperature),
@@ -145,7 +149,11 @@ def settings_json(settings: GenerationSettings, engine: str = REFERENCE) -> dict
 
 
 def sample_hash(prompt: Prompt) -> str:
-    """Hash of question, gold answer and processed media of a prompt; equal for two models that see the same pixels."""
+    """Hash question, gold answer and processed media of a prompt; equal for two models that see the same pixels.
+
+    Returns:
+        32 hexadecimal digits.
+    """
     sample = prompt.sample
     parts = {
         "id": sample.id,
@@ -158,7 +166,7 @@ def sample_hash(prompt: Prompt) -> str:
 
 
 def prompt_ids_hash(prompt: Prompt) -> str:
-    """Hash of the token ids and the place of the media among them."""
+    """Hash the token ids and the place of the media among them."""
     text = json.dumps([list(prompt.ids), [list(span) for span in prompt.spans]])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -166,13 +174,17 @@ def prompt_ids_hash(prompt: Prompt) -> str:
 def prompt_keys(
     prompt: Prompt, settings: GenerationSettings, fingerprint: str, *, samples: int = 1, seed: int = 0, engine: str = REFERENCE
 ) -> list[Key]:
-    """`Record.key` of the records that this prompt will get, one per answer."""
+    """List `Record.key` of the records that this prompt will get, one per answer.
+
+    Returns:
+        One key per answer, in the order of `k`.
+    """
     where = fingerprint, sample_hash(prompt), prompt_ids_hash(prompt), json.dumps(settings_json(settings, engine), sort_keys=True)
     return [(*where, k, seed if settings.temperature > 0 else None) for k in range(samples)]
 
 
 def by_sample(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Sample id -> its answers in the order of `k`; samples in the order of their ids."""
+    """Group records: sample id -> its answers in the order of `k`; samples in the order of their ids."""
     out: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda r: (r.sample_id, r.k)):
         out.setdefault(record.sample_id, []).append(record)
@@ -180,7 +192,7 @@ def by_sample(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a file, in its order. A last line that is not whole was being written when the process died; it is left out.
+    """Read the records of a file, in its order. A last line that is not whole was being written when the process died; it is left out.
 
     Raises:
         StorageError: the file is missing, another line is damaged or of an unknown answer type, or two lines have the same answer to
@@ -188,6 +200,7 @@ def read_records(path: Path) -> list[Record]:
     """
     if not path.is_file():
         raise StorageError(f"{path}: no evaluation records; run the evaluation first")
+    # a file of whole lines leaves an empty tail; anything else in it is the line that was being written
     *lines, tail = path.read_bytes().split(b"\n")
     out: list[Record] = []
     seen: dict[tuple[str, int], int] = {}
@@ -211,7 +224,7 @@ def read_records(path: Path) -> list[Record]:
 
 
 def read_verified(path: Path) -> list[Record]:
-    """`read_records` of a file that is finished, after its content was compared with the hash that is kept of it: by a run in its
+    """Read a file that is finished, after its content was compared with the hash that is kept of it: by a run in its
     `identity.json`, by `vlmrl eval` in `summary.json`. Without any it is read as it is.
 
     Raises:
@@ -271,6 +284,7 @@ class RecordStore:
         """Make the file hold `kept`: found records, perhaps scored anew. Found ones that are not in `wanted` are superseded; the rest
         of those in `wanted` will be made again."""
         ours = set(wanted)
+        # written before the file is replaced: a crash in between leaves answers twice, never nowhere
         superseded = b"".join(record.line() for key, record in self.found.items() if key not in ours)
         if superseded:
             fs.append(self.path.with_name(self.path.name + ".superseded"), superseded)
@@ -278,6 +292,7 @@ class RecordStore:
 
     def _hold(self, records: Sequence[Record]) -> None:
         content = b"".join(record.line() for record in records)
+        # an evaluation that finds everything done changes no file
         if not self.path.exists() or self.path.read_bytes() != content:
             fs.write_bytes(self.path, content)
 

@@ -52,7 +52,7 @@ class RunResults:
 
 
 def plugins_of(path: Path) -> list[str]:
-    """The plug-ins of the recipe that a run directory keeps; its records may need them to be read. None where it keeps no recipe.
+    """Read the plug-ins of the recipe that a run directory keeps; its records may need them to be read. None where it keeps no recipe.
 
     Raises:
         StorageError: the recipe is damaged.
@@ -109,6 +109,7 @@ def read_eval(path: Path) -> EvalResults:
     summary = _json(file, {})
     try:
         asked = [task["id"] for task in summary["suite"].get("tasks", [])]
+        # in the order of the suite; what was evaluated without being in it comes last
         names = [*(n for n in asked if n in summary["tasks"]), *(n for n in summary["tasks"] if n not in asked)]
         suite = f"{summary['suite']['id']} v{summary['suite']['version']}"
         model, fingerprint = str(summary["model"]), str(summary["fingerprint"])
@@ -127,7 +128,7 @@ def read_eval(path: Path) -> EvalResults:
 
 
 def evaluation_at(path: Path) -> Path:
-    """The evaluation that a path stands for: of a run, or of its folder `eval`, the records of the last one; else the path itself.
+    """Find the evaluation that a path stands for: of a run, or of its folder `eval`, the records of the last one; else the path itself.
 
     The last one is that of the held-out rows (`eval/<stage>.jsonl`), or of a run that asks only a suite the folder of its tasks
     (`eval/suite/<stage>`).
@@ -137,6 +138,7 @@ def evaluation_at(path: Path) -> Path:
         StorageError: its list of evaluations, or its recipe, is damaged.
     """
     run = path.parent if path.name == "eval" else path
+    # a folder with a summary is an evaluation itself, even inside of a run
     if (path / "summary.json").exists() or not (run / "config.yaml").is_file():
         return path
     folder = run / "eval"
@@ -149,6 +151,7 @@ def evaluation_at(path: Path) -> Path:
     stages = [stage.get("name") for stage in _recipe(run)[1].get("stages") or [] if isinstance(stage, dict)]
 
     def place(one: Path) -> tuple[int, float]:
+        # `STAGE@STEP` before `STAGE`, which was evaluated at its end; a stage that the recipe does not name comes first of all
         stage, _, step = one.name.partition("@")
         return (stages.index(stage) if stage in stages else -1), (float(step) if step.isdecimal() else math.inf)
 
@@ -159,7 +162,7 @@ def evaluation_at(path: Path) -> Path:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file. A last line without its newline was being written when the process died, and is left out.
+    """Read the lines of a metrics file. A last line without its newline was being written when the process died, and is left out.
 
     Raises:
         StorageError: the file is missing, or another line is not a JSON object.
@@ -174,12 +177,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             raise StorageError(f"{path}:{number}: not JSON: {error}") from error
         if not isinstance(row, dict):
             raise StorageError(f"{path}:{number}: not a JSON object")
+        # JSON has no NaN and no infinity, so they are written as texts
         out.append({key: _NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in row.items()})
     return out
 
 
 def seed_of(run: RunResults) -> int:
-    """Decides the resampling of every interval that is shown of a run."""
+    """Read the seed that decides the resampling of every interval that is shown of a run."""
     section = run.config.get("run")
     return int(section.get("seed") or 0) if isinstance(section, Mapping) else 0
 

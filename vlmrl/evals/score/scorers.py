@@ -35,8 +35,8 @@ def scorer(name: str) -> Callable[[Scorer], Scorer]:
 
 
 def score(answer: str | None, parsed: Parsed, sample: Sample, options: Mapping[str, Any] = _NO_OPTIONS) -> Scored:
-    """Prediction, gold answer and all scores of an answer; `parsed` is the completion that it was read from, `options` are those of the
-    answer type's own scoring (`Task.scoring`).
+    """Score an answer: prediction, gold answer and all scores. `parsed` is the completion that it was read from, `options` are those of
+    the answer type's own scoring (`Task.scoring`).
 
     Raises:
         ValueError: the row lacks what scoring needs, or two scorers give a score of the same name.

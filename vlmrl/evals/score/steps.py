@@ -48,7 +48,7 @@ class ComparedStep:
 
 
 def true_steps(sample: Sample) -> tuple[TrueStep, ...]:
-    """The true steps of a row's thought; none where it states none, or not as times and texts.
+    """Read the true steps of a row's thought; none where it states none, or not as times and texts.
 
     None also where the row's own thought has another number of steps: then it is written in another way (a sentence), and step k of a
     thought like it would be compared with something else.
@@ -56,18 +56,19 @@ def true_steps(sample: Sample) -> tuple[TrueStep, ...]:
     stated: Any = sample.meta.get(KEY)
     steps = [_true_step(value) for value in cast("list[Any]", stated)] if isinstance(stated, list) else []
     found = tuple(step for step in steps if step is not None)
+    # the row's own thought shows how thoughts of its kind are written
     same = sample.thought is None or len(split_steps(sample.thought)) == len(found)
     return found if len(found) == len(steps) and same else ()
 
 
 def split_steps(thought: str) -> list[str]:
-    """The parts of a thought between commas, without space around them; a comma at the end begins no step."""
+    """Split a thought into the parts between commas, without space around them; a comma at the end begins no step."""
     parts = [part.strip() for part in thought.split(",")]
     return parts[:-1] if not parts[-1] else parts
 
 
 def compare_steps(thought: str | None, steps: Sequence[TrueStep]) -> tuple[ComparedStep, ...]:
-    """Every place that the thought or the truth has a step for, in order; nothing without a thought or without true steps.
+    """Compare every place that the thought or the truth has a step for, in order; nothing without a thought or without true steps.
 
     Case and the space around a step do not count.
     """
@@ -77,12 +78,13 @@ def compare_steps(thought: str | None, steps: Sequence[TrueStep]) -> tuple[Compa
 
 
 def step_scores(thought: str | None, steps: Sequence[TrueStep]) -> dict[str, float]:
-    """`steps_right`, the share of true steps that the thought has in their place, and `steps_all_right`, 1 for the true thought and no
-    step more; nothing without a thought or without true steps."""
+    """Compute `steps_right`, the share of true steps that the thought has in their place, and `steps_all_right`, 1 for the true thought
+    and no step more; nothing without a thought or without true steps."""
     compared = compare_steps(thought, steps)
     if not compared:
         return {}
     kinds = [step.kind for step in compared]
+    # a surplus step costs nothing in the share and everything in the second number
     return {"steps_right": kinds.count("right") / len(steps), "steps_all_right": float(set(kinds) == {"right"})}
 
 

@@ -42,15 +42,15 @@ class Summary:
     """`task=<name>` and `difficulty=<name>` -> that part of the questions, where there are several."""
 
     def means(self) -> dict[str, float | None]:
-        """Name -> mean, without intervals; those of parts as `<metric>/<part>`."""
+        """Collect name -> mean, without intervals; those of parts as `<metric>/<part>`."""
         out: dict[str, float | None] = {name: interval.mean for name, interval in self.metrics.items()}
         out |= {"miou_given_think": self.miou_given_think, "miou_given_skip": self.miou_given_skip}
         return out | {f"{m}/{part}": x.mean for part, summary in self.parts.items() for m, x in summary.metrics.items()}
 
 
 def summarize(records: Sequence[Record], seed: int, *, parts: bool = True) -> Summary:
-    """Every metric that applies with its interval, of all records and, unless told otherwise, of their parts. `seed` decides the
-    resampling."""
+    """Summarise every metric that applies with its interval, of all records and, unless told otherwise, of their parts. `seed` decides
+    the resampling."""
     chosen = parts_of(records) if parts else {}
     return _summarize(records, seed, {part: _summarize(rows, seed, {}) for part, rows in chosen.items()})
 
@@ -60,6 +60,7 @@ def _summarize(records: Sequence[Record], seed: int, parts: Mapping[str, Summary
     metrics: dict[str, Interval] = {}
     for name, found in metric_values(answers).items():
         values, clusters = [value for value, _ in found.values()], [cluster for _, cluster in found.values()]
+        # a generator per metric: adding a metric moves no other one's interval
         low, high = bootstrap_interval(values, rng.generator(seed, "bootstrap", name), clusters=clusters)
         metrics[name] = Interval(mean=sum(values) / len(values), low=low, high=high)
     return Summary(

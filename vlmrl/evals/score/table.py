@@ -26,35 +26,35 @@ Cells = list[list[str]]
 
 
 def figure(name: str, value: float) -> str:
-    """A mean as text: three decimals, or one for counts."""
+    """Write a mean as text: three decimals, or one for counts."""
     return f"{value:.1f}" if name in COUNTS else f"{value:.3f}"
 
 
 def interval_text(name: str, x: Interval) -> str:
-    """`0.412 [0.380, 0.445]`."""
+    """Write `0.412 [0.380, 0.445]`."""
     return f"{figure(name, x.mean)} [{figure(name, x.low)}, {figure(name, x.high)}]"
 
 
 def difference_text(name: str, x: Gap) -> str:
-    """`+0.120 [+0.080, +0.160]`."""
+    """Write `+0.120 [+0.080, +0.160]`."""
     digits = 1 if name in COUNTS else 3
     return f"{x.difference:+.{digits}f} [{x.low:+.{digits}f}, {x.high:+.{digits}f}]"
 
 
 def p_text(p: float) -> str:
-    """`0.031`, or `< 0.001`."""
+    """Write `0.031`, or `< 0.001`."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def summary_cells(summaries: Mapping[str, Summary], metrics: Sequence[str] | None = None) -> Cells:
-    """Model, number of questions, metrics (by default those that apply to some model)."""
+    """Make cells of model, number of questions, metrics (by default those that apply to some model)."""
     columns = present(summary.metrics for summary in summaries.values()) if metrics is None else metrics
     rows = [["model", "n", *(LABELS[m] for m in columns)]]
     return rows + [[name, str(summary.n), *_metric_cells(summary, columns)] for name, summary in summaries.items()]
 
 
 def part_cells(summaries: Mapping[str, Summary], metrics: Sequence[str] | None = None) -> Cells:
-    """A row per task or difficulty and model; no rows where the questions have no parts."""
+    """Make a row per task or difficulty and model; no rows where the questions have no parts."""
     parts = list(dict.fromkeys(part for summary in summaries.values() for part in summary.parts))
     shown = [(part, name, summary.parts[part]) for part in parts for name, summary in summaries.items() if part in summary.parts]
     columns = present(summary.metrics for _, _, summary in shown) if metrics is None else metrics
@@ -63,7 +63,7 @@ def part_cells(summaries: Mapping[str, Summary], metrics: Sequence[str] | None =
 
 
 def level_cells(x: LevelTable) -> Cells:
-    """A row per category and per task and difficulty; of each stage the main score with its interval, and means of the other metrics."""
+    """Make a row per category and per task and difficulty; of each stage the main score with its interval, means of other metrics."""
     labels = level_labels(x)
     rows = [["questions", "n", *(f"{stage}\n{label}" for stage in x.stages for label in labels)]]
     for row in x.rows:
@@ -73,12 +73,12 @@ def level_cells(x: LevelTable) -> Cells:
 
 
 def level_labels(x: LevelTable) -> list[str]:
-    """Heads of the columns of each stage; short, since there are many."""
+    """Name the columns of each stage; short, since there are many."""
     return [{"score": x.label, "think_rate": "thinks"}.get(m, LABELS[m]) for m in LEVEL_METRICS]
 
 
 def level_cell(metric: str, summary: Summary | None) -> tuple[str, str]:
-    """(mean, interval) as texts; an interval for the main score only."""
+    """Write (mean, interval) as texts; an interval for the main score only."""
     found = None if summary is None else summary.metrics.get(metric)
     if found is None:
         return "-", ""
@@ -91,7 +91,7 @@ def _metric_cells(summary: Summary, metrics: Sequence[str]) -> list[str]:
 
 
 def comparison_cells(comparisons: Mapping[Pair, Comparison], metrics: Sequence[str] | None = None, *, parts: bool = False) -> Cells:
-    """One row per pair and metric: difference with interval, p value and its test. Metrics that do not apply have no row.
+    """Make one row per pair and metric: difference with interval, p value and its test. Metrics that do not apply have no row.
 
     With `parts`, the tasks and difficulties of each pair follow it as rows of their own.
     """
@@ -106,19 +106,21 @@ def comparison_cells(comparisons: Mapping[Pair, Comparison], metrics: Sequence[s
 
 
 def table(cells: Cells, title: str | None = None) -> Table:
-    """Cells as a rich table. Text is shown as it is: no markup, no control characters."""
+    """Render cells as a rich table. Text is shown as it is: no markup, no control characters."""
     from rich.table import Column, Table
     from rich.text import Text
 
     header, *rows = cells
     out = Table(*(Column(header=Text(visible(cell))) for cell in header), title=None if title is None else Text(visible(title)))
     for row in rows:
+        # `Text`, not a string: rich reads brackets in strings as markup
         out.add_row(*(Text(visible(cell), overflow="fold") for cell in row))
     return out
 
 
 def markdown(cells: Cells) -> str:
-    """Cells as a Markdown table."""
+    """Render cells as a Markdown table."""
+    # a bar would end the cell, a line break the row
     header, *rows = [[visible(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in cells]
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in lines)
@@ -133,5 +135,5 @@ def visible(text: str) -> str:
 
 
 def headline(summaries: Iterable[Summary]) -> tuple[str, ...]:
-    """Metrics of the figure: the shares that depend on the type of the answers."""
+    """Choose the metrics of the figure: the shares that depend on the type of the answers."""
     return tuple(m for m in present(summary.metrics for summary in summaries) if m not in COMMON and m not in UNBOUNDED)

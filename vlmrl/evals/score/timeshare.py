@@ -43,7 +43,7 @@ UNEXPLAINED = "unexplained"
 
 
 def step_phases(lines: Iterable[Mapping[str, Any]]) -> list[tuple[int, str, dict[str, float]]]:
-    """(global step, stage, phase -> seconds) of each step, with what no phase explains under `unexplained`.
+    """List (global step, stage, phase -> seconds) of each step, with what no phase explains under `unexplained`.
 
     A step is the first line with a total of its global step: the line about the whole process comes after the last of them.
     """
@@ -62,7 +62,11 @@ def step_phases(lines: Iterable[Mapping[str, Any]]) -> list[tuple[int, str, dict
 
 
 def time_shares(lines: Iterable[Mapping[str, Any]]) -> TimeShares:
-    """The table of some lines of `metrics.jsonl` (all, or those of one stage). Lines without times count nothing."""
+    """Make the table of some lines of `metrics.jsonl` (all, or those of one stage). Lines without times count nothing.
+
+    Returns:
+        Seconds and shares by phase, those of the wall time that no phase explains, and milestones.
+    """
     seconds: dict[str, float] = {}
     milestones: dict[str, float] = {}
     intervals: list[tuple[float, float]] = []
@@ -77,6 +81,7 @@ def time_shares(lines: Iterable[Mapping[str, Any]]) -> TimeShares:
         if TOTAL in line and "wall" in line:
             intervals.append((float(line["wall"]) - float(line[TOTAL]), float(line["wall"])))
         elif TOTAL in line:
+            # without a stamp nobody knows where the interval lies: it is counted whole
             loose += float(line[TOTAL])
     wall = loose + covered(intervals)
     explained = sum(seconds.values())
@@ -92,7 +97,7 @@ def time_shares(lines: Iterable[Mapping[str, Any]]) -> TimeShares:
 
 
 def time_cells(shares: TimeShares) -> Cells:
-    """Phase, seconds, share of the wall time; what no phase explains; the whole."""
+    """Make cells of phase, seconds, share of the wall time; what no phase explains; the whole."""
     rows = [["phase", "seconds", "share"]]
     rows += [[phase.name, f"{phase.seconds:.1f}", f"{phase.share:.1%}"] for phase in shares.phases]
     rows.append(["unexplained", f"{shares.unexplained:.1f}", f"{shares.unexplained_share:.1%}"])
@@ -101,9 +106,10 @@ def time_cells(shares: TimeShares) -> Cells:
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """Length of the union of intervals."""
+    """Measure the union of intervals."""
     total, end = 0.0, float("-inf")
     for start, stop in sorted(intervals):
+        # by their starts: only what lies behind the furthest end so far is new
         total += max(0.0, stop - max(start, end))
         end = max(end, stop)
     return total

@@ -21,7 +21,11 @@ Of = Callable[[Record], float | None]
 
 
 def metric_values(answers: Answers) -> dict[str, Values]:
-    """Every metric that applies, by the names of `METRICS` and `GROUPED`."""
+    """Compute every metric that applies, by the names of `METRICS` and `GROUPED`.
+
+    Returns:
+        Metric -> its value and cluster per question, group or category.
+    """
     out = {name: question_values(of, answers) for name, of in METRICS.items()}
     if all(is_scored(r) for rows in answers.values() for r in rows):
         out |= {name: of(answers) for name, of in GROUPED.items()}
@@ -29,29 +33,29 @@ def metric_values(answers: Answers) -> dict[str, Values]:
 
 
 def question_values(of: Of, answers: Answers) -> Values:
-    """Mean of a metric over the answers to each question to which it applies; questions where it applies to none are left out."""
+    """Average a metric over the answers to each question to which it applies; questions where it applies to none are left out."""
     found = {name: (value_of(of, rows), rows[0].cluster) for name, rows in answers.items()}
     return {name: (value, cluster) for name, (value, cluster) in found.items() if value is not None}
 
 
 def value_of(of: Of, answers: Sequence[Record]) -> float | None:
-    """Mean of a metric over the answers to which it applies; None if it applies to none."""
+    """Average a metric over the answers to which it applies; None if it applies to none."""
     found = [value for r in answers if (value := of(r)) is not None]
     return sum(found) / len(found) if found else None
 
 
 def is_scored(record: Record) -> bool:
-    """Whether our own scorers have seen it. They have not where results were imported without the rows."""
+    """Check whether our own scorers have seen it. They have not where results were imported without the rows."""
     return METRICS["score"](record) is not None
 
 
 def right(record: Record) -> bool:
-    """Whether the main score is full: what counts as solved."""
+    """Check whether the main score is full: what counts as solved."""
     return main_score(record) >= 1
 
 
 def all_right(answers: Answers) -> Values:
-    """Whether all questions of a group are answered right: circular evaluation over the rotations of one question (MMBench,
+    """Check whether all questions of a group are answered right: circular evaluation over the rotations of one question (MMBench,
     arXiv:2307.06281; SAT), pairs of pictures (MMVP, arXiv:2401.06209), acc+ of MME (arXiv:2306.13394).
 
     Of several answers to a question the first counts. No values without groups.
@@ -60,7 +64,7 @@ def all_right(answers: Answers) -> Values:
 
 
 def first_right(answers: Answers) -> Values:
-    """Main score of the first question of each group, by sample id: the plain score beside `all_right`. No values without groups."""
+    """Take the main score of the first question of each group, by sample id: the plain score beside `all_right`. None without groups."""
     return {group: (main_score(rows[0]), rows[0].cluster) for group, rows in _groups(answers).items()}
 
 
@@ -74,7 +78,7 @@ def _groups(answers: Answers) -> dict[str, list[Record]]:
 
 
 def macro(answers: Answers) -> Values:
-    """Mean main score of the questions of each category (lmms-eval's average of MMStar). No values unless the rows name several categories.
+    """Average the main score of the questions of each category (lmms-eval's average of MMStar). No values without several categories.
 
     Each category is its own cluster: the interval says how much the categories differ.
     """
@@ -86,9 +90,10 @@ def macro(answers: Answers) -> Values:
 
 
 def at_k(k: int, estimate: Callable[[int, int, int], float]) -> Callable[[Answers], Values]:
-    """pass@k (or pass^k) of each question from its n >= k answers, unbiased (arXiv:2107.03374)."""
+    """Make pass@k (or pass^k) of each question from its n >= k answers, unbiased (arXiv:2107.03374)."""
 
     def values(answers: Answers) -> Values:
+        # pass@1 of single answers would only repeat the main score
         enough = {name: rows for name, rows in answers.items() if len(rows) >= max(k, 2)}
         return {name: (estimate(len(rows), sum(map(right, rows)), k), rows[0].cluster) for name, rows in enough.items()}
 
@@ -96,9 +101,10 @@ def at_k(k: int, estimate: Callable[[int, int, int], float]) -> Callable[[Answer
 
 
 def majority_right(answers: Answers) -> Values:
-    """maj@n: main score of the most frequent answer of each question, the first of equals; unreadable ones have no vote."""
+    """Compute maj@n: main score of the most frequent answer of each question, the first of equals; unreadable ones have no vote."""
     out: Values = {}
     for name, rows in _several(answers).items():
+        # answers that differ in case or spaces vote together
         votes = [normalise(r.answer) if r.status == "ok" and r.answer is not None else None for r in rows]
         chosen = majority(votes)
         out[name] = (main_score(rows[votes.index(chosen)]) if chosen is not None else 0.0, rows[0].cluster)
@@ -106,7 +112,7 @@ def majority_right(answers: Answers) -> Values:
 
 
 def best(answers: Answers) -> Values:
-    """Largest main score among the answers of each question: an oracle, never a headline."""
+    """Take the largest main score among the answers of each question: an oracle, never a headline."""
     return {name: (max(map(main_score, rows)), rows[0].cluster) for name, rows in _several(answers).items()}
 
 

@@ -21,8 +21,8 @@ FIRST = "base"
 def verdict(
     records: Mapping[str, Sequence[Record]], seed: int, comparisons: Mapping[tuple[str, str], Comparison] | None = None
 ) -> list[str]:
-    """Two sentences about the last two stages; none where there are fewer, where they cannot be compared, or where nothing says which
-    questions are hard (`levels.has_levels`).
+    """Write two sentences about the last two stages; none where there are fewer, where they cannot be compared, or where nothing says
+    which questions are hard (`levels.has_levels`).
 
     Args:
         seed: decides the resampling.
@@ -33,11 +33,13 @@ def verdict(
         return []
     before, after = names[-2:]
     union = [*records[before], *records[after]]
+    # by category where categories have an order, else by difficulty
     key, values = next(((k, v) for k, v in (("category", ranked(union)), ("difficulty", difficulties(union))) if v), ("", []))
     try:
         whole = (comparisons or {}).get((before, after)) or compare(records[before], records[after], seed)
     except Incomparable:
         return []
+    # parts exist only where questions differ in that property
     if not values or any(f"{key}={value}" not in whole.parts for value in (values[0], values[-1])):
         return []
     easy, hard = (whole.parts[f"{key}={value}"].gaps for value in (values[0], values[-1]))

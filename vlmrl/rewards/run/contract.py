@@ -17,7 +17,7 @@ class ContractError(ValueError):
 
 
 def contract_problem(returned: Any, n: int) -> str | None:
-    """What is wrong with a reward's return value for `n` rollouts; None if it is one real number within `LARGEST` or None each.
+    """Describe what is wrong with a reward's return value for `n` rollouts; None if it is one real number within `LARGEST` or None each.
 
     Booleans, strings, tensors and numpy scalars that are not Python floats (`np.float32`) are refused: they are more often a
     comparison or a batch that slipped through than a score.

@@ -14,7 +14,7 @@ from vlmrl.registry import Entry
 
 
 def stays_here(entry: Entry[Any], isolate: bool | None) -> bool:
-    """Whether a reward must run in the trainer's process.
+    """Check whether a reward must run in the trainer's process.
 
     Raises:
         ConfigError: it must, and the recipe wants a worker for it.
@@ -26,15 +26,15 @@ def stays_here(entry: Entry[Any], isolate: bool | None) -> bool:
 
 
 def isolated(used: Iterable[tuple[str, str, Any]]) -> list[str]:
-    """Where a recipe wants a worker for such a reward. `used`: place, slot and method of everything that the recipe names."""
+    """List where a recipe wants a worker for such a reward. `used`: place, slot and method of everything that the recipe names."""
     wanted = [(where, method.name) for where, slot, method in used if slot == "reward" and method.isolate]
     known = [(where, registry.get(name)) for where, name in wanted if name in registry.names()]
     return [f"{where}.isolate: {why}" for where, entry in known if (why := _why_here(entry)) is not None]
 
 
 def here_notes(stage: str, rewards: Iterable[Any]) -> list[str]:
-    """A line on the rewards of a stage (`rewards` of the recipe) that would run in a worker if it knew them, where the recipe does not say
-    itself that they run in this process."""
+    """Describe in a line the rewards of a stage (`rewards` of the recipe) that would run in a worker if it knew them, where the recipe does
+    not say itself that they run in this process."""
     named = [registry.get(method.name) for method in rewards if method.isolate is None]
     names = [f"'{entry.name}'" for entry in named if not entry.ours and entry.extra.get("worker", True) and not _imported(entry)]
     if not names:
@@ -47,7 +47,7 @@ def here_notes(stage: str, rewards: Iterable[Any]) -> list[str]:
 
 
 def findable(name: str) -> bool:
-    """Whether a fresh interpreter with this one's path finds a module of that name. `importlib.util.find_spec` would say what is loaded."""
+    """Check whether a fresh interpreter with this one's path finds a module. `importlib.util.find_spec` would say what is loaded."""
     folders: Any = None
     parts = name.split(".")
     for end in range(1, len(parts) + 1):

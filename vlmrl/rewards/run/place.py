@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def in_worker(entry: Entry[Any], isolate: bool | None) -> bool:
-    """Whether a reward runs in a worker: as the recipe says, else what is not ours and what is registered with `worker=True`.
+    """Decide whether a reward runs in a worker: as the recipe says, else what is not ours and what is registered with `worker=True`.
 
     A column that asks a server (`service=True`) has time limits of its own and runs in the trainer, and so does one of a script or a
     notebook, which a worker would not know (`rewards.run.here`).
@@ -35,7 +35,7 @@ def in_worker(entry: Entry[Any], isolate: bool | None) -> bool:
 def place(
     name: str, arguments: Mapping[str, Any], *, isolate: bool | None, pool: RewardPool | None, plugins: Sequence[str] = ()
 ) -> Callable[[Group, RewardContext], Sequence[float | None]]:
-    """A reward of a recipe, bound to its arguments: the function itself, or a column of `pool` (see `in_worker`).
+    """Bind a reward of a recipe to its arguments: the function itself, or a column of `pool` (see `in_worker`).
 
     `imports=("sympy",)` at registration names what the function imports when it is called: a worker does it before the first
     call, so that the deadline is not spent on it.

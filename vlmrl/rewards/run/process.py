@@ -44,6 +44,7 @@ class WorkerProcess:
         request_end, self._requests = os.pipe()
         self._replies, reply_end = os.pipe()
         self._printed, print_end = os.pipe()
+        # a worker that does not read fills the pipe: a write that blocks would outlast the deadline
         os.set_blocking(self._requests, False)
         setup = {"path": [str(folder) for folder in sys.path], "parent": os.getpid(), "replies": reply_end, "memory": memory}
         try:
@@ -84,7 +85,11 @@ class WorkerProcess:
         self._exchange(b"", 0, seconds)
 
     def ask(self, request: str, seconds: float) -> dict[str, Any]:
-        """Its answer. `request` is a JSON object without its closing brace: a number is added, and must come back.
+        """Send a request and wait for the answer.
+
+        Args:
+            request: a JSON object without its closing brace: a number is added, and must come back.
+            seconds: deadline of the answer.
 
         Raises:
             WorkerLost: it died, or did not answer in time.
@@ -94,25 +99,25 @@ class WorkerProcess:
         return self._exchange(f'{request},"number":{self._asked}}}\n'.encode(), self._asked, seconds)
 
     def output(self) -> str:
-        """The end of what it printed since the last request, for messages."""
+        """Give the end of what it printed since the last request, for messages."""
         text = bytes(self._output).decode("utf-8", "replace").strip()
         return f"\nit printed:\n{text}" if text else ""
 
     def exited(self) -> bool:
-        """Whether it has died by itself. It stays a zombie, so that its group's number stays its own, until `end`."""
+        """Check whether it has died by itself. It stays a zombie, so that its group's number stays its own, until `end`."""
         if not hasattr(os, "waitid"):
             return False
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def kill(self) -> None:
-        """SIGKILL to the worker and its children. Any thread may call it, at any time."""
+        """Send SIGKILL to the worker and its children. Any thread may call it, at any time."""
         with self._lock:
             if not self._ended:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def end(self) -> str:
         """Kill and reap it, close the pipes; says how it died, for messages. May be called twice."""
-        own = self.exited() if not self._ended else False
+        own = self.exited() if not self._ended else False  # asked before the kill, which would look like a death of its own
         self.kill()
         with self._lock:
             if not self._ended:
@@ -136,6 +141,7 @@ class WorkerProcess:
             if message:
                 selector.register(self._requests, selectors.EVENT_WRITE)
             selector.register(self._replies, selectors.EVENT_READ)
+            # read along with the answer: a reward that prints much would block on a full pipe and miss its deadline
             selector.register(self._printed, selectors.EVENT_READ)
             while not reply.endswith(b"\n"):
                 left = end - time.monotonic()
@@ -195,6 +201,7 @@ class WorkerProcess:
             answer: Any = json.loads(reply)
         except ValueError as error:
             raise WorkerLost("crashed", f"something wrote into the pipe of the worker's answers: {reply[:100]!r}") from error
+        # an answer to an earlier request, or a line that the reward itself has written: the scores would be of another group
         if not isinstance(answer, Mapping) or answer.get("number") != number:
             raise WorkerLost("crashed", f"something wrote into the pipe of the worker's answers: {reply[:100]!r}")
         return dict(answer)

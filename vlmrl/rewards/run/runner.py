@@ -79,9 +79,14 @@ class RewardRunner:
         self.first_fault: dict[str, str] = {}
 
     def score(self, group: Group, ctx: RewardContext) -> ScoredGroup:
-        """Rewards of a group. A column that raises or breaks its contract is None for the whole group, with the reason counted."""
+        """Score a group. A column that raises or breaks its contract is None for the whole group, with the reason counted.
+
+        Returns:
+            The group with its rewards [G rollouts, K columns], and how many rollouts could not be judged, by `column/reason`.
+        """
         values: list[list[float | None]] = []
         reasons: dict[str, int] = {}
+        # workers first: they score while the columns of this process are computed below
         begun = self._begin(group, ctx)
         for name, _, function in self.columns:
             if name in begun:
@@ -90,6 +95,7 @@ class RewardRunner:
                 column, faults = self._call(name, function, group, ctx)
             values.append(column)
             reasons |= {f"{name}/{reason}": count for reason, count in faults.items()}
+        # [K][G] to [G][K]
         rows = tuple(zip(*values, strict=True)) if values else ()
         scores = Scores(
             columns=tuple(name for name, _, _ in self.columns),
@@ -112,6 +118,7 @@ class RewardRunner:
         try:
             call = encode_call(group, ctx)
         except TypeError as error:
+            # a row that cannot be sent is a fault of these columns alone, as if they had raised
             return {name: _done(Outcome(reason="raised:TypeError", detail=str(error))) for name, _ in apart}
         return {name: function.start(call, len(group.rollouts)) for name, function in apart}
 
@@ -140,7 +147,8 @@ class RewardRunner:
         if problem is not None:
             self.first_fault.setdefault(name, f"{name} on row '{group.prompt.sample.id}': {problem}")
             return nothing, {"contract": n}
-        partial: Mapping[str, int] = getattr(returned, "reasons", {})  # a column of judges: some rows could not be judged
+        # a column of judges: some rows could not be judged
+        partial: Mapping[str, int] = getattr(returned, "reasons", {})
         for reason in partial:
             self.first_fault.setdefault(name, f"{name} on row '{group.prompt.sample.id}': {reason}")
         return [None if value is None else float(value) for value in returned], dict(partial)
@@ -157,6 +165,7 @@ class RewardRunner:
         for name, _, _ in self.columns:
             failed = sum(step.get(name, [0, 0])[0] for step in self.window)
             total = sum(step.get(name, [0, 0])[1] for step in self.window)
+            # faults seen so far against those allowed in a full window of steps of this size
             if failed > self.max_invalid * total * WINDOW / len(self.window):
                 raise DataError(
                     f"reward '{name}' failed for {failed} of {total} rollouts in the last {len(self.window)} steps, more than "
@@ -173,6 +182,7 @@ class RewardRunner:
         """
         counting = [name for name, weight, _ in self.columns if weight != 0]
         silent = [name for name in counting if verdicts.get(name, 0) == 0]
+        # a recipe may name rewards for rows that have not come yet; that no column at all judges is wrong whoever wrote them
         wrong = silent if silent == counting else [name for name in silent if self._from_outside(name)]
         if wrong:
             raise DataError(
@@ -187,15 +197,19 @@ class RewardRunner:
         return entry is None or bool(entry.extra.get("foreign", False)) or not entry.ours
 
     def self_test(self, samples: Sequence[Sample], answer_format: str, *, more_columns: bool = False) -> list[str]:
-        """Problems found by scoring gold and junk answers: gold must get the highest total of all and junk less.
+        """Score gold and junk answers, and list what is wrong: gold must get the highest total of all and junk less.
 
         A reward that cannot tell them apart would train on noise. Columns that ask a service are left out: a judge need not give the
         gold answer its maximum, and nothing is asked before the run. So are those that stand in for ground truth: they know no gold answer.
         With `more_columns` there are such besides these, and rows that none of these judges may be theirs.
 
         Rewards that fail are one problem for all rows on which they fail in one way: a function that cannot run fails on every row.
+
+        Returns:
+            One line per problem; empty where every gold answer wins.
         """
         extras = {name: {} if (entry := self._entry(name)) is None else entry.extra for name, _, _ in self.columns}
+        # a copy without the columns that know no gold answer; the totals below are then of the others alone
         own = [column for column in self.columns if not (extras[column[0]].get("service") or extras[column[0]].get("no_truth"))]
         if len(own) < len(self.columns):
             apart = RewardRunner(own, max_invalid=self.max_invalid, pool=self.pool, entries=self.entries)
@@ -215,6 +229,7 @@ class RewardRunner:
                 continue
             if gold is None:
                 problems.append(f"row '{sample.id}' ({sample.source}): no reward can judge its gold answer '{sample.answer}'")
+            # equal is too much: GRPO would see no difference between the gold answer and junk
             elif junk and max(junk) >= gold:
                 problems.append(
                     f"row '{sample.id}' ({sample.source}): junk scores {max(junk):.3g}, the gold answer '{sample.answer}' {gold:.3g}"

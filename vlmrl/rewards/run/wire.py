@@ -18,7 +18,7 @@ _OURS = (Group, Prompt, Rollout, Sample, Turn, MediaRef, MediaHandle, Guidance)
 
 
 def encode_call(group: Group, ctx: RewardContext) -> str:
-    """Group and context as one line of JSON. The decoded media of the context stay behind: a worker sees their handles only.
+    """Write group and context as one line of JSON. The decoded media of the context stay behind: a worker sees their handles only.
 
     Raises:
         TypeError: a value of the row is neither JSON nor of numpy.
@@ -28,7 +28,7 @@ def encode_call(group: Group, ctx: RewardContext) -> str:
 
 
 def decode_call(value: Mapping[str, Any]) -> tuple[Group, RewardContext]:
-    """What `encode_call` was given.
+    """Read what `encode_call` was given.
 
     Raises:
         KeyError, TypeError: keys are missing or unknown.

@@ -39,11 +39,13 @@ def main(setup: Mapping[str, Any]) -> None:
 def serve(setup: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
     """Answer requests until the parent closes the pipe, then end with all that was started here."""
     _die_with(setup["parent"])
+    # requests move to a descriptor of their own and standard input becomes empty: `input()` in a reward must not read them
     requests = os.fdopen(os.dup(0), "rb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     replies: int = setup["replies"]
+    # a process that a reward starts must neither write here nor hold the pipe open
     os.set_inheritable(replies, False)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _write(replies, {"number": 0})
@@ -74,7 +76,7 @@ class _Worker:
         return {}
 
     def score(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """`values`, or a `reason` with a `detail`."""
+        """Score a group: `values`, or a `reason` with a `detail`."""
         limit_cpu(request["deadline"])
         try:
             group, ctx = decode_call(request["call"])
@@ -83,7 +85,7 @@ class _Worker:
             if problem is not None:
                 return {"reason": "contract", "detail": f"row '{group.prompt.sample.id}': {problem}"}
             return {"values": [None if value is None else float(value) for value in returned]}
-        except MemoryError as error:
+        except MemoryError as error:  # a reason of its own, upon which the parent replaces this worker
             return fault("memory", error)
         except ContractError as error:
             return {"reason": "contract", "detail": str(error)[:OUTPUT_CHARS]}
@@ -104,7 +106,7 @@ def fault(reason: str, error: BaseException) -> dict[str, Any]:
 
 
 def memory_in_use() -> int | None:
-    """Bytes of private writable memory, as RLIMIT_DATA counts them; None where the kernel does not say (not Linux)."""
+    """Read the bytes of private writable memory, as RLIMIT_DATA counts them; None where the kernel does not say (not Linux)."""
     if not STATUS.exists():
         return None
     found = re.search(r"^VmData:\s+(\d+) kB$", STATUS.read_text(encoding="ascii"), re.MULTILINE)
@@ -132,9 +134,10 @@ def lift_memory_limit() -> None:
 
 
 def limit_cpu(deadline: float) -> None:
-    """A second line behind the parent's deadline: an orphan that nobody kills ends by itself."""
+    """Limit processor time, as a second line behind the parent's deadline: an orphan that nobody kills ends by itself."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    # processor seconds of all threads together, hence times the cores; counted from the start of the process
     soft = math.ceil(used.ru_utime + used.ru_stime + deadline * (os.cpu_count() or 1)) + CPU_SLACK_SECONDS
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
@@ -143,6 +146,7 @@ def _die_with(parent: int) -> None:
     """End when the thread that started this process ends, also in the middle of a call (Linux; elsewhere: at the next read)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # the parent may have gone before the signal was asked for
     if os.getppid() != parent:
         _end()
 

@@ -96,7 +96,7 @@ class RewardPool:
         self._threads = ThreadPoolExecutor(max_workers=self.settings.size, thread_name_prefix="reward")
 
     def column(self, name: str, arguments: Mapping[str, Any], modules: Sequence[str]) -> WorkerReward:
-        """A registered reward as a column of this pool."""
+        """Make a registered reward a column of this pool."""
         self._columns += 1
         return WorkerReward(pool=self, number=self._columns, name=name, arguments=dict(arguments), modules=tuple(modules))
 
@@ -109,7 +109,7 @@ class RewardPool:
         return self._threads.submit(self._score, column, call, n)
 
     def pids(self) -> list[int]:
-        """Process ids of the workers that live."""
+        """List the process ids of the workers that live."""
         with self._lock:
             return sorted(worker.pid for worker in self._all)
 
@@ -138,16 +138,19 @@ class RewardPool:
         limits = self.settings
         try:
             answer: Mapping[str, Any] = {}
+            # once per worker and column; imports have the deadline of a start, not of a call
             if column.number not in worker.loaded:
                 answer = worker.ask(_load_request(column), limits.start)
             if "reason" not in answer:
                 worker.loaded.add(column.number)
                 worker.calls += 1
+                # `call` was encoded once for all columns and is put in as text
                 request = f'{{"column":{column.number},"deadline":{limits.deadline},"call":{call}'
                 answer = worker.ask(request, limits.deadline)
         except WorkerLost as lost:
             return self._lost(lost, worker)
         outcome = _outcome(answer, worker, n)
+        # what a reward that ran out of memory still holds would count against the next call
         if worker.calls >= limits.calls or outcome.reason == "memory":
             self._end(worker)
         else:
@@ -166,6 +169,7 @@ class RewardPool:
                 return worker
             self._end(worker)
         worker = WorkerProcess(memory=self.settings.memory)
+        # listed before it is ready, and `closed` is read under the same lock: `close` kills it, or it is not used
         with self._lock:
             self.started += 1
             self._all.add(worker)

@@ -129,7 +129,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "typer": ("cli", "extras"),
     "starlette": ("extras.pages.view.app", "extras.serve.app"),
     "uvicorn": ("web.listen",),
-    "rich": ("cli", "run", "evals", "extras.plan.command", "extras.families.conform.command"),
+    "rich": ("cli", "run", "evals", "extras.plan.command", "extras.families.conform.command", "extras.seeds.compare", "extras.tools"),
     "matplotlib": ("evals",),
     "jinja2": ("data.wording", "evals", "extras.judges"),
     "httpcore": ("extras.judges",),
@@ -152,7 +152,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pandas": ("extras.trackers",),
     "peft": ("policy.lora",),
     "datasets": (),
-    "scipy": ("metrics", "evals", "algo"),
+    "scipy": ("metrics", "evals", "algo", "extras.seeds"),
 }
 """Third-party package -> the modules that may import it."""
 

@@ -168,7 +168,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pandas": ("extras.trackers", "extras.python"),
     "peft": ("policy.lora",),
     "datasets": (),
-    "scipy": ("metrics", "evals", "algo", "extras.seeds.compare"),
+    "scipy": ("metrics", "evals", "algo", "extras.seeds"),
 }
 """Third-party package -> the modules that may import it."""
 

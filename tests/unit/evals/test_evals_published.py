@@ -70,10 +70,10 @@ def test_the_command_prints_and_writes_the_table(tmp_path: Path) -> None:
     assert "98.5" in done.output
     assert "| 0.750 [" in (tmp_path / "out/published.md").read_text()
     assert json.loads((tmp_path / "out/published.json").read_text())["rows"][0]["value"] == 98.5
-    for words in ([str(folder)], [str(folder), str(folder), "--published"]):
+    for words, said in (([str(folder)], "--published in its place"), ([str(folder)] * 2 + ["--published"], "stands in place of B")):
         refused = CliRunner().invoke(app, ["compare", *words])
         assert isinstance(refused.exception, ConfigError)
-        assert "--published in its place" in str(refused.exception)
+        assert said in str(refused.exception)
 
 
 def test_every_measure_that_is_the_same_is_quoted_by_a_task() -> None:

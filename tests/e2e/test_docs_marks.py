@@ -299,6 +299,17 @@ def keys_of_turns(table: Table) -> None:
             assert float(row[1]) == found[0], row
 
 
+def functions_and_arguments_of_a_page(table: Table) -> None:
+    if table.header[0] == "function":
+        called = set(re.findall(r"'(\w+)'", read("vlmrl/extras/agents/browser/contract.js")))
+        assert {marks(row[0])[0].partition("(")[0] for row in table.rows} <= called
+        return
+    known = found()["environment"].get("web_page").parameters
+    assert [name for row in table.rows for name in marks(row[0])] == list(known)
+    for row in table.rows[1:]:
+        assert ", ".join(json.dumps(known[name].default) for name in marks(row[0])) == row[1], row
+
+
 def extras_of_the_package(table: Table) -> None:
     text = read("pyproject.toml").partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     assert {marks(row[0])[0] for row in table.rows} == set(re.findall(r"^(\w+) = \[", text, flags=re.M))
@@ -388,6 +399,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/data.md", "*"): "prose and forms of answers; tests/unit/data",
     ("docs/environments.md", "Evaluation"): "tests/unit/extras/agents/test_evals_episodes.py",
     ("docs/environments.md", "Training"): keys_of_turns,
+    ("docs/environments.md", "Your own web page"): functions_and_arguments_of_a_page,
     ("docs/evaluation.md", "What happens"): options_of_eval,
     (
         "docs/evaluation.md",

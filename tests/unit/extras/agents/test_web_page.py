@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import vlmrl
 from tests.support import runs
 from tests.support.browsers import needs_browser
 from tests.support.episodes import small_episodes
@@ -399,3 +400,30 @@ def test_training_on_a_page_that_fails_stops_and_says_why(tiny_files: tuple[Path
     said = Path(config["run"]["root"], "error.txt").read_text()
     assert "raised:PageError" in said
     assert "my_page/index.html: reward() returned 2; return a number from 0 to 1" in said
+
+
+@needs_browser
+@pytest.mark.slow
+def test_the_recipe_of_the_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """From its world to its evaluation, cut down to seconds."""
+    monkeypatch.chdir(EXAMPLE.parents[1])
+    short = {
+        "run.root": str(tmp_path / "runs"),
+        "toy.cache": str(tmp_path / "cache"),
+        "toy.world.pretrain": 4,
+        "toy.world.train": 2,
+        "toy.world.test": 2,
+        "toy.base.steps": 1,
+        "toy.base.batch": 2,
+        "stages.rl.steps": 2,
+        "stages.rl.rollout.prompts_per_step": 2,
+        "stages.rl.rollout.num_generations": 2,
+        "stages.rl.rollout.max_new_tokens": 8,
+        "stages.rl.environment.max_turns": 2,
+        "stages.rl.environment.patience": 60.0,
+        "stages.rl.environment.deadline": 120.0,
+    }
+    run = vlmrl.train("examples/web_page.yaml", [*(f"{key}={value}" for key, value in short.items()), "run.trackers=[]"], quiet=True)
+    assert (run / "final" / "config.json").is_file()
+    lines = [line for line in read_metrics(run / "metrics.jsonl") if "environment/attempts" in line]
+    assert [(line["environment/attempts"], line["environment/faults"]) for line in lines] == [(4.0, 0.0)] * 2

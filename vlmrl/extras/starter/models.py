@@ -10,7 +10,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.extras.starter.recipe import MODEL
 
 KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-"""Model types that train without a report of `vlmrl conform`; a test holds this against `families`, whose import loads torch."""
+"""Model types that train without a report of `vlmrl check MODEL`; a test holds this against `families`, whose import loads torch."""
 
 
 def find_model(given: str | None) -> tuple[str, str]:

@@ -84,7 +84,8 @@ def test_workers_find_what_one_process_finds_in_the_order_of_the_file(tmp_path: 
     assert dataclasses.asdict(run(path, tmp_path / "b", workers=2)) == dataclasses.asdict(alone)
     assert (alone.rows, alone.good, alone.shape) == (ROWS, ROWS - 5, "vlmrl")
     assert dict(alone.reasons) == {"missing": 2, "json": 1, "answer": 1, "duplicate_id": 1}
-    assert [line.split(":")[1] for line in alone.examples] == ["31", "101", "102", "151", "161"]
+    assert [line.split(":")[1] for line in alone.examples] == ["31", "101", "102", "151"]  # 161 lacks the file that 31 lacks
+    assert alone.examples[0].endswith("(and 1 more with the same)")
     assert "is already at" in alone.firsts["duplicate_id"]
     assert f"{path}:8, with the same content" in alone.firsts["duplicate_id"]
 

@@ -18,7 +18,7 @@ from vlmrl.extras.agents.trajectory import trajectory_from_json, trajectory_to_j
 @pytest.fixture
 def run(monkeypatch, capsys):
     def _run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["vlmrl", "tools", "env", *arguments])
+        monkeypatch.setattr(sys, "argv", ["vlmrl", *(["list", "environments"] if arguments == ("list",) else ["tools", "env", *arguments])])
         monkeypatch.setenv("COLUMNS", "200")
         with pytest.raises(SystemExit) as stop:
             cli.main()

@@ -10,8 +10,11 @@ from vlmrl.errors import RowError
 USUAL: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "prompt": (("question", "query", "instruction", "prompt", "problem"), ("user", "text", "input", "request", "sentence")),
     "answer": (
-        ("answer", "response", "output", "solution", "ground_truth", "bbox", "box", "boxes", "bbox_2d", "point", "points", "point_2d")
-        + ("click", "timestamps", "timestamp", "span", "segment"),
+        (
+            *("answer", "response", "output", "solution", "ground_truth"),
+            *("bbox", "box", "boxes", "bbox_2d", "point", "points", "point_2d", "click"),
+            *("timestamps", "timestamp", "span", "segment"),
+        ),
         ("completion", "label", "target", "caption", "answers", "gold", "time"),
     ),
     "images": (

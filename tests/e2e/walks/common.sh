@@ -5,16 +5,13 @@ set -euo pipefail
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" TOKENIZERS_PARALLELISM=false COLUMNS=160
 
 begin() { # begin [FOLDER]: go there; without it to a folder that is removed at the end
-  if [ $# -gt 0 ]; then
-    at="$1"
-    mkdir -p "$at"
-    [ -z "$(ls -A "$at")" ] || { echo "$at: a walk begins in an empty folder, and this one is not; give another" >&2; exit 64; }
-  else
-    at="$(mktemp -d)"
-    trap 'rm -rf "$at" "$said"' EXIT
-  fi
   command -v vlmrl >/dev/null || { echo "no vlmrl on PATH; install it first: pip install vlmrl" >&2; exit 64; }
-  said="$(mktemp)"
+  said="$(mktemp)" made=""
+  trap 'rm -rf "$said" ${made:+"$made"}' EXIT
+  [ $# -gt 0 ] || made="$(mktemp -d)"
+  at="${1:-$made}"
+  mkdir -p "$at"
+  [ -z "$(ls -A "$at")" ] || { echo "$at: a walk begins in an empty folder, and this one is not; give another" >&2; exit 64; }
   cd "$at"
   commands=0 began=$SECONDS
 }

@@ -50,11 +50,19 @@ def test_rows_without_a_suite_and_a_suite_beside_them(place: Path):
     assert (summary["suite"]["id"], summary["suite"]["tasks"][0]["source"]["media_folder"]) == ("val", "pictures")
 
 
+def test_what_nobody_says_is_found_in_the_rows(place: Path):
+    out = ["--out", "found", "--max-new-tokens", "6", "--device", "cpu"]
+    done = vlmrl("eval", "model", "--rows", "data/val.parquet", *out, cwd=place)
+    assert done.returncode == 0, done.stderr[-3000:] + done.stdout
+    assert "media_folder: pictures  (pictures stand in the rows" in done.stdout
+    assert len(read_records(place / "found" / "val.jsonl")) == 3
+
+
 def test_what_is_missing_is_said_in_keys_that_there_are(place: Path):
-    done = vlmrl("eval", "model", "--rows", "data/val.parquet", "--device", "cpu", cwd=place)
+    (place / "data" / "odd.jsonl").write_text('{"a": 1}\n')
+    done = vlmrl("eval", "model", "--rows", "data/odd.jsonl", "--device", "cpu", cwd=place)
     assert done.returncode != 0
-    assert "set 'media_folder' of the source" in done.stderr
-    assert "data." not in done.stderr.replace("data/val.parquet", "")
+    assert "no column of the rows looks like the question; they have a; say which it is: columns=" in done.stderr
     done = vlmrl("eval", "model", "--rows", "data/val.parquet", "media_foldr=x", cwd=place)
     assert "media_foldr" in done.stderr
     assert "did you mean 'media_folder'?" in done.stderr

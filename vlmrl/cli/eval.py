@@ -226,14 +226,23 @@ def _check_harness(via: str, given: list[str], judge: str | None, judge_model: s
 def _suite_of_rows(
     checkpoint: Path, rows: Path, settings: list[str], data_root: Path | None, ui: Ui, plugins: list[str]
 ) -> tuple[Suite, Path]:
-    """The suite that asks a file of rows, which is read as `vlmrl check FILE` reads it, and where its paths begin."""
+    """The suite that asks a file of rows, which is read as `vlmrl check FILE` reads it, and where its paths begin. Rows that cannot be read
+    so are read as those that the checkpoint was trained on, else as `vlmrl new` would."""
+    from vlmrl.errors import DataError
     from vlmrl.evals.ask.asking import asking_of
     from vlmrl.evals.ask.rows import rows_suite
     from vlmrl.run.check_rows import rows_config
 
     config = rows_config(rows, settings, media_root=data_root, model=None)
-    root = Path(config.data.root)
-    return rows_suite(config.stages[0].source, root, asking_of(checkpoint), plugins=plugins, say=ui.say), root
+    root, source = Path(config.data.root), config.stages[0].source
+    asking = asking_of(checkpoint)
+    try:
+        return rows_suite(source, root, asking, plugins=plugins, say=ui.say), root
+    except DataError as error:
+        found, lines = extra("vlmrl.extras.starter.source.source_of_model")(source, checkpoint, data_root, error)
+    for line in lines:
+        ui.say(line)
+    return rows_suite(source.model_copy(update=found), root, asking, plugins=plugins, say=ui.say), root
 
 
 def _suite(name: str, tasks: list[str] | None, data_root: Path | None, ui: Ui, plugins: list[str]) -> tuple[Suite, Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,8 @@ def suite(checkpoint: Path, named: object, given_rows: Any, source: Mapping[str,
 
 def _config(given_rows: Any, source: Mapping[str, Any], model: str | Path | None) -> tuple[RowsFile, Config]:
     file = given(given_rows, CACHE.expanduser(), source)
+    with suppress(ConfigError):  # rows that leave a choice are shown as they are, with what is missing
+        file = file.looked(source)
     keys = {key: value for key, value in file.source(source).items() if key not in ("path", "media_root")}
     settings = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
     media_root = Path(file.media_root).absolute()

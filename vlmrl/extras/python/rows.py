@@ -13,13 +13,15 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
 from vlmrl import fs
+from vlmrl.cli.names import extra
+from vlmrl.config.schema import SourceSection
 from vlmrl.data.embedded import content_of, is_embedded
 from vlmrl.data.stored import stored
 from vlmrl.errors import ConfigError, DataError, MediaError, RowError, VlmrlError
@@ -51,11 +53,36 @@ class RowsFile:
     media_root: str
     written: bool
     """Whether it was made of objects: line n of it is row n - 1."""
+    found: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Settings of the source that the rows themselves tell."""
+    told: tuple[str, ...] = ()
+    """A line for each of these, with what was seen."""
 
     def source(self, keys: Mapping[str, Any]) -> dict[str, Any]:
         """The source of a recipe; `keys` are what the caller says of it."""
         own = {"path": self.path, "media_root": self.media_root}
-        return own | ({} if self.written else {"media_folder": IN_FILES}) | {k: v for k, v in keys.items() if k != "media_root"}
+        own |= {} if self.written else {"media_folder": IN_FILES}
+        return own | {k: v for k, v in (*self.found.items(), *keys.items()) if k != "media_root"}
+
+    def looked(self, keys: Mapping[str, Any]) -> RowsFile:
+        """The same with what `vlmrl new` would find in the rows beside `keys`. Rows that cannot be read, and keys that a source does not
+        take, are left to the check of the recipe.
+
+        Raises:
+            ConfigError: the rows leave a choice; names the keys that decide it.
+        """
+        root = Path(self.media_root) if self.written or keys.get("media_root") else None
+        given = {key: value for key, value in keys.items() if key != "media_root"}
+        try:
+            SourceSection.model_validate({"path": self.path, **given})
+        except ValueError:
+            return self
+        try:
+            found, told = extra("vlmrl.extras.starter.source.source_of")(self.path, given, media_root=root)
+        except DataError:
+            return self
+        media = str(found.pop("media_root", self.media_root))
+        return replace(self, media_root=media, found={k: v for k, v in found.items() if k not in keys}, told=tuple(told))
 
     def by_row(self, text: str) -> str:
         """A message with the numbers of rows in place of the lines of the file that was written."""

@@ -108,7 +108,7 @@ def _train(
     kind = str(stage["kind"])
     folder = Path(RUNS) if out is None else Path(out).parent
     of_source = {key: value for key, value in {**keys, **keys.get("source", {})}.items() if key in _SOURCE}
-    train, held_out = (None if one is None else given(one, folder, of_source) for one in (rows, eval_rows))
+    train, held_out = (None if one is None else given(one, folder, of_source).looked(of_source) for one in (rows, eval_rows))
     if train is None:
         raise ConfigError("rows: None is given; give a list of dicts, a Dataset, a DataFrame or a file")
     recipe: dict[str, Any] = {key: value for key, value in keys.items() if key in _SECTIONS}
@@ -131,6 +131,8 @@ def _start(recipe: Mapping[str, Any], overrides: Sequence[str], files: Sequence[
         if dist.is_main():
             text = yaml.safe_dump(json.loads(json.dumps(recipe, default=str)), sort_keys=False, allow_unicode=True, width=120)
             ui.console.print(f"# the recipe of this call\n{text}", markup=False, highlight=False, end="")
+            for line in (line for file in files if file is not None for line in file.told):
+                ui.say(f"{line.strip()}")
             for note in notes:
                 ui.say(f"note: {note}")
         return Run(api.train(loaded, quiet=ui.console.quiet))

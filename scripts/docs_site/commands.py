@@ -23,7 +23,7 @@ def every(command: Any, name: str = "vlmrl") -> Iterator[tuple[str, Any]]:
 
 
 def file_of(name: str) -> str:
-    """`reference/cli/toy-make.md` of `vlmrl tools toy make`."""
+    """`reference/cli/tools-toy-make.md` of `vlmrl tools toy make`."""
     return f"{FOLDER}/{'-'.join(name.split()[1:])}.md"
 
 

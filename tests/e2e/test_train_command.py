@@ -94,5 +94,5 @@ def test_the_end_of_a_run_says_where_its_things_are(tiny_files: tuple[Path, Path
     said = dict(line.split(":", 1) for line in first[-4:])
     assert model_folder(Path(said["model"].strip())) == tmp_path / "small" / "final"
     assert Path(said["report"].strip()).read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert f" report {tmp_path}/small " in said["look"]
+    assert said["look"].endswith(f" view {tmp_path}/small")
     assert f" eval {tmp_path}/small/final --suite " in said["evaluate"]

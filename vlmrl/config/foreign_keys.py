@@ -375,7 +375,7 @@ ROWS: tuple[Key, ...] = (
         "num_generations_eval",
     ),
     Key(
-        "none: `vlmrl train --gpus N` starts the processes",
+        "none: `vlmrl train --gpus` starts the processes",
         "",
         "trainer.n_gpus_per_node trainer.nnodes",
         "trainer.n_gpus_per_node trainer.nnodes",

@@ -158,7 +158,7 @@ def test_many_rows_without_media(new: Callable[..., str], here: Path):
 
 
 def test_long_prompts_are_told(new: Callable[..., str], here: Path):
-    lines(here / "rows.jsonl", [{"query": f"What is {i}? " + "word " * (9000 if i == 3 else 1), "response": "x"} for i in range(8)])
+    lines(here / "rows.jsonl", [{"query": f"What is {i}? " + "word " * (9000 if i == 3 else 1), "response": "red"} for i in range(8)])
     assert "7 can be used, left out: 1 overlong" in new("--data", "rows.jsonl")
 
 

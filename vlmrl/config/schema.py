@@ -142,6 +142,10 @@ class ModelSection(Section):
     lora: LoraSection | None = Field(default=None, description="Train low-rank adapters instead of the weights; needs the peft package")
 
 
+OF_THE_MACHINE = frozenset({"cache_bytes", "prefetch", "vision_cache_dir", "vision_cache_bytes", "workers", "deadline"})
+"""Settings of media that decide how fast things go, and no pixel."""
+
+
 class MediaSection(Section):
     min_pixels: PositiveInt = Field(default=3136, description="Least pixels of a processed image or video frame")
     max_pixels: PositiveInt = Field(default=501760, description="Most pixels of a processed image or video frame")

@@ -51,9 +51,9 @@ _FORM = re.compile(r"</?(?:think|thinking|answer)>", re.IGNORECASE)
 """The tags of the answer formats (`answers.tags`); in a gold answer or a thought they would teach a broken form, or another answer."""
 MESSAGES_TEXT = re.compile(r"\s*\[\s*\{\s*\"(?:role|from|content|value)\"\s*:")
 """How JSON text of a list of messages begins."""
-MAX_ID = 256
 MIXED = "mixed_shapes"
 """Reason of a row whose shape is not that of its file; loading a source stops at one."""
+MAX_ID = 256
 """Characters of the longest id: it is repeated in journals, ledgers and logs."""
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"
 """Printable characters without any ink (fillers of Hangul, the empty Braille cell)."""

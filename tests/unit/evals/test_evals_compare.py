@@ -220,8 +220,8 @@ def test_other_samples_and_other_numbers_of_answers(tmp_path):
 
 
 def test_definitions_of_the_task_are_compared(tmp_path):
-    a = save(tmp_path / "a", {"quiz": choice(A10)}, media={"max_pixels": 100, "cache_bytes": 1}, extraction="lenient")
-    same = save(tmp_path / "b", {"quiz": choice(A10)}, media={"max_pixels": 100, "cache_bytes": 2}, extraction="lenient")
+    a = save(tmp_path / "a", {"quiz": choice(A10)}, media={"max_pixels": 100, "cache_bytes": 1, "workers": 2}, extraction="lenient")
+    same = save(tmp_path / "b", {"quiz": choice(A10)}, media={"max_pixels": 100, "cache_bytes": 2, "workers": 0}, extraction="lenient")
     assert compare_folders(a, same).warnings == ()
     assert compare_folders(a, save(tmp_path / "d", {"quiz": choice(A10)}, extraction="lenient", scoring={})).warnings == ()
     b = save(tmp_path / "c", {"quiz": choice(A10)}, media={"max_pixels": 200}, extraction="strict", version="0.0.0", primary="parse_rate")

@@ -16,7 +16,7 @@ from typing import Any
 
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.config.load import load
-from vlmrl.config.schema import Config, MediaSection, StageBase
+from vlmrl.config.schema import OF_THE_MACHINE, Config, MediaSection, StageBase
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.data.wording import prompt_problem
 from vlmrl.errors import CheckpointError, ConfigError
@@ -31,8 +31,6 @@ RECIPE = "config.yaml"
 FRAMES = ("pixel", "norm1", "norm1000")
 ASKED, ORIGIN = "asked", "origin"
 """Keys of an exported folder's `vlmrl.json`: how the model is asked, and which run made it."""
-OF_THE_MACHINE = frozenset({"cache_bytes", "prefetch", "vision_cache_dir", "vision_cache_bytes", "workers", "deadline"})
-"""Settings of media that decide no pixel."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

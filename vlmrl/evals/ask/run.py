@@ -23,7 +23,7 @@ from vlmrl.evals.ask.tasks import EPISODES, Task
 from vlmrl.evals.score.measures import JUDGED, LABELS
 from vlmrl.evals.score.records import Record, sha256
 from vlmrl.evals.score.summary import Interval, Summary, summarize
-from vlmrl.evals.score.table import interval_text, markdown, summary_cells, table
+from vlmrl.evals.score.table import COUNTS, interval_text, markdown, summary_cells, table
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.registry import Catalogue
@@ -88,7 +88,7 @@ class SuiteResult:
     def macro(self) -> float | None:
         """Average the tasks' primary metrics: one number for the suite. None if some task has none, or one is a count."""
         found = [self.primary(task) for task in self.suite.tasks]
-        if not found or any(x is None for x in found) or any(task.primary == "tokens" for task in self.suite.tasks):
+        if not found or any(x is None for x in found) or any(task.primary in COUNTS for task in self.suite.tasks):
             return None
         return sum(x.mean for x in found if x is not None) / len(found)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vlmrl import __version__, fs
 from vlmrl.answers.base import ANSWER_TYPES, METRICS
+from vlmrl.config.schema import OF_THE_MACHINE
 from vlmrl.errors import StorageError
 from vlmrl.evals.score.measures import LABELS, main_score
 from vlmrl.evals.score.paired import (
@@ -333,7 +334,7 @@ def _settings(first: Evaluation, second: Evaluation, task: str) -> list[Mismatch
     pairs = [("the version of vlmrl", first.version, second.version)]
     pairs += [(what, x.get(key), y.get(key)) for key, what in _DEFINITION.items()]
     media_x, media_y = x.get("media") or {}, y.get("media") or {}
-    pairs += [(f"media.{key}", media_x[key], media_y[key]) for key in sorted(set(media_x) & set(media_y) - _SPEED)]
+    pairs += [(f"media.{key}", media_x[key], media_y[key]) for key in sorted(set(media_x) & set(media_y) - OF_THE_MACHINE)]
     # what one side does not know (an earlier version, a file without its folder) is no difference
     unequal = [(what, p, q) for what, p, q in pairs if p is not None and q is not None and p != q]
     return [Mismatch(task=task, what=f"{what} differs", samples=samples, detail=f"{p} and {q}") for what, p, q in unequal]
@@ -353,8 +354,6 @@ _DEFINITION = {
     "scoring": "how answers are scored",
     "frame": "the frame of coordinates",
 }
-_SPEED = frozenset({"cache_bytes", "prefetch", "vision_cache_dir", "vision_cache_bytes"})
-"""Media settings that do not change what the model sees."""
 
 
 def _primary(first: Evaluation, second: Evaluation, task: str) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vlmrl import fs
 from vlmrl.config.load import loaded
-from vlmrl.config.schema import Config, SftSection, ToySection, ToyWorldSection
+from vlmrl.config.schema import OF_THE_MACHINE, Config, SftSection, ToySection, ToyWorldSection
 from vlmrl.errors import ConfigError
 from vlmrl.extras.toy.kinds import GROUNDING, VIDEOS, make_world, tokenizer_corpus, world_hash
 from vlmrl.extras.toy.lock import locked
@@ -23,8 +23,6 @@ from vlmrl.train import dist
 
 _VERSION = 1
 """Raise it when the way base models are made changes without a change of the recipe."""
-_MACHINE = {"cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"}
-"""Media settings that change how fast things go and not what is seen."""
 
 
 def prepare(cfg: Config, ui: Ui) -> Places:
@@ -108,7 +106,7 @@ def _base_folder(cfg: Config, toy: ToySection, cache: Path) -> Path:
         "base": toy.base.model_dump(mode="json"),
         "seed": toy.base_seed,
         "positions": cfg.model.positions,
-        "media": cfg.media.model_dump(mode="json", exclude=_MACHINE | {"max_tiles"}),  # its pictures are never cut
+        "media": cfg.media.model_dump(mode="json", exclude=OF_THE_MACHINE | {"max_tiles"}),  # its pictures are never cut
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     return cache / f"base-{digest}"

@@ -40,12 +40,7 @@ def imported(folder: Path, arguments: tuple[str, ...]) -> set[str]:
     return set(json.loads(where.read_text()))
 
 
-SLOW = {"train, finished run": pytest.mark.xfail(strict=True, reason="opens the run as if it would train")}
-"""Commands that import too much as yet."""
-EACH = [pytest.param(one, id=one.name, marks=[SLOW[one.name]] if one.name in SLOW else []) for one in startup.COMMANDS]
-
-
-@pytest.mark.parametrize("command", EACH)
+@pytest.mark.parametrize("command", startup.COMMANDS, ids=lambda command: command.name)
 def test_what_is_not_used_is_not_imported(command: startup.Command, folder: Path) -> None:
     if command.name == "list":
         imported(folder, tuple(command.arguments))  # the first one reads the registries, and keeps what they said

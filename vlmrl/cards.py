@@ -17,6 +17,9 @@ from typing import Any, Literal
 import yaml
 
 CARDS, EVIDENCE = (Path(__file__).parent / name for name in ("cards.yaml", "evidence.json"))
+CORE = "Core: the default of its slot, or named by a recipe or a claim, or offered by TRL or verl."
+OTHERS = "Other methods: where nothing stands under evidence, only tests with numbers by hand do, or the method is a plug-in's."
+"""Heads of the two parts of a slot's methods."""
 Read = Literal["code", "text", "notes", "abstract"]
 
 
@@ -80,3 +83,9 @@ def cards() -> Mapping[tuple[str, str], Card]:
 def card(slot: str, name: str) -> Card:
     """The card of a method; an empty one where neither file names it: there is no paper and nothing was counted, or it is a plug-in's."""
     return cards().get((slot, name), Card())
+
+
+def argument_line(argument: Mapping[str, Any]) -> str:
+    """`epsilon: float = 0.0001`, with the default as a recipe writes it."""
+    default = f" = {json.dumps(argument['default'], ensure_ascii=False)}" if "default" in argument else ""
+    return f"{argument['name']}: {argument['type']}{default}"

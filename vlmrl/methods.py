@@ -5,7 +5,6 @@ Imported by `cli` and `train` only; this is where torch comes in when a recipe i
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import yaml
 
 from vlmrl.answers.base import ANSWER_TYPES
-from vlmrl.cards import card
+from vlmrl.cards import CORE, OTHERS, argument_line, card
 from vlmrl.config.combinations import contradictions, doubts
 from vlmrl.config.layers import FACTS, presets
 from vlmrl.config.load import flow
@@ -137,11 +136,6 @@ def _sampled_ahead(config: Config, found: Mapping[str, Registry[Any]]) -> list[s
     return out
 
 
-CORE = "Core: the default of its slot, or named by a recipe or a claim, or offered by TRL or verl."
-OTHERS = "Other methods: where nothing stands under evidence, only tests with numbers by hand do, or the method is a plug-in's."
-"""Heads of the two parts of a slot's methods."""
-
-
 def by_card(slot: str, registry: Registry[Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     """The methods of a slot under their heads, the core first; a head without a method is left out."""
     methods = [described(slot, registry.get(name)) for name in registry.names()]
@@ -164,12 +158,6 @@ def described(slot: str, entry: Entry[Any]) -> dict[str, Any]:
         ],
         "card": known.values() | {"evidence": known.evidence, "said": known.said},
     }
-
-
-def argument_line(argument: Mapping[str, Any]) -> str:
-    """`epsilon: float = 0.0001`, with the default as a recipe writes it."""
-    default = f" = {json.dumps(argument['default'], ensure_ascii=False)}" if "default" in argument else ""
-    return f"{argument['name']}: {argument['type']}{default}"
 
 
 def papers(found: Mapping[str, Registry[Any]]) -> str:

@@ -21,7 +21,7 @@ def pins(
 ) -> None:
     """Print the pinned versions of every package, as a constraints file for pip.
 
-    Example: vlmrl tools pins --cpu > pins.txt
+    Example: vlmrl tools pins --cpu
     """
     from vlmrl.extras.install.pins import Kind, chosen
 

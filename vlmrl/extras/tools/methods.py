@@ -109,7 +109,7 @@ def _lines(found: Listed) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from vlmrl.methods import CORE, OTHERS
+    from vlmrl.cards import CORE, OTHERS
 
     console = _console()
 
@@ -146,11 +146,13 @@ def _one(found: Sequence[tuple[str, Mapping[str, Any]]], *, as_json: bool) -> No
     from rich.padding import Padding
     from rich.text import Text
 
-    from vlmrl.methods import argument_line, setting_lines
+    from vlmrl.cards import argument_line
 
     console = _console()
     for slot, one in found:
         if slot == PRESETS:
+            from vlmrl.methods import setting_lines
+
             facts = [("sets", setting_lines(one)), ("what for", [one["for"]]), ("not in it", [one["without"]])]
             facts.append(("source", [f"{one['title']}, {one['paper']}"]))
         else:

@@ -71,9 +71,7 @@ def test_a_python_that_was_not_resolved_is_said(monkeypatch: pytest.MonkeyPatch)
     assert "; they were resolved up to Python 3.9" in pins.chosen("cpu")[1]
 
 
-def test_the_group_of_another_module_is_used() -> None:
-    others, group = typer.Typer(), typer.Typer()
-    others.add_typer(group, name="tools")
-    command.register(others)
+def test_the_command_is_one_of_a_group() -> None:
+    group = typer.Typer()
+    command.register(group)
     assert [one.callback for one in group.registered_commands] == [command.pins]
-    assert len(others.registered_groups) == 1

@@ -78,7 +78,7 @@ else
   (cd "$at/here" && "$at/env/bin/python" -m vlmrl.extras.install.pins --cpu >"$at/pins.txt") || die "the wheel prints no pins"
   mapfile -t torch < <(grep -E '^(torch|torchvision)==' "$at/pins.txt")
   walk "" "${pip[@]}" install "${torch[@]}"
-  walk "" "${pip[@]}" install "${wheel}[view,serve]" -c "$at/pins.txt"
+  walk "" "${pip[@]}" install "${wheel}[view,serve,lora]" -c "$at/pins.txt"
 fi
 [ "$failed" = 0 ] || die "nothing is installed"
 
@@ -140,5 +140,9 @@ print(json.load(u.build_opener(u.ProxyHandler({})).open(sent))["choices"][0]["me
   vlmrl serve runs/toy_video/final --port 0
 walk 'nothing was uploaded' vlmrl publish runs/toy_video/final --to me/toy --license apache-2.0 --dry-run
 walk 'world' vlmrl list caches
+for script in "$ROOT"/tests/e2e/walks/[a-d]*.sh; do # what four kinds of users type; one that lacks something here says so
+  walk ' commands$|^skipped' env QUICK=1 bash -c 'bash "$0" || [ $? = 77 ]' "$script"
+  sed -n 's/^ /         &/p; /^skipped/s/^/          /p' "$at/said"
+done
 printf '%6d s  in all, %d failed\n' $((SECONDS - began)) "$failed"
 [ "$failed" = 0 ]

@@ -106,7 +106,7 @@ def _base_folder(cfg: Config, toy: ToySection, cache: Path) -> Path:
         "base": toy.base.model_dump(mode="json"),
         "seed": toy.base_seed,
         "positions": cfg.model.positions,
-        "media": cfg.media.model_dump(mode="json", exclude=OF_THE_MACHINE | {"max_tiles"}),  # its pictures are never cut
+        "media": cfg.media.model_dump(mode="json", exclude={*OF_THE_MACHINE, "max_tiles"}),  # its pictures are never cut
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     return cache / f"base-{digest}"

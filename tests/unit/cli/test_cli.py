@@ -22,6 +22,7 @@ from vlmrl import cli
 from vlmrl import errors as errors_module
 from vlmrl.config.load import load
 from vlmrl.errors import ConfigError, DataError, MediaError, Preempted, RowError, VlmrlError
+from vlmrl.run import optional
 
 ROOT = Path(__file__).parents[3]
 RECIPE = "model: {path: somewhere}\nstages:\n  - {kind: sft, name: s, source: {path: a.jsonl}, steps: 1}\n"
@@ -50,7 +51,7 @@ def recipe(tmp_path) -> Path:
 
 
 def double(monkeypatch, name: str, **attributes: Any) -> None:
-    """Put a recording module in the place of a heavy one."""
+    """Put a recording module in the place of a heavy one: one that no `Catalogue` stands before, which would keep what it found."""
     monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**attributes))
 
 
@@ -285,7 +286,7 @@ def test_train_checks_methods_then_prepares_then_trains(run, recipe, monkeypatch
     seen: list[Any] = []
     require_methods = partial(lambda seen, config: seen.append(("methods", config.run.seed)), seen)
     double(monkeypatch, "vlmrl.methods", require_methods=require_methods, method_problems=lambda config: [])
-    double(monkeypatch, "vlmrl.extras.toy.base", prepare=lambda config, ui: seen.append("prepare") or "places")
+    monkeypatch.setitem(optional.TOY, "prepare", lambda config, ui: seen.append("prepare") or "places")
 
     def train_from(loaded: Any, places: Any, ui: Any, **more: Any) -> Path:
         seen.append((loaded.config.run.seed, places, more))
@@ -302,7 +303,7 @@ def test_train_passes_the_exit_code_on(run, recipe, monkeypatch):
         raise Preempted("stopped by a signal")
 
     double(monkeypatch, "vlmrl.methods", require_methods=lambda config: {}, method_problems=lambda config: [])
-    double(monkeypatch, "vlmrl.extras.toy.base", prepare=lambda config, ui: None)
+    monkeypatch.setitem(optional.TOY, "prepare", lambda config, ui: None)
     double(monkeypatch, "vlmrl.run.start", train_from=train_from)
     assert run("train", str(recipe))[0] == 75
 
@@ -311,7 +312,7 @@ def test_wrong_method_stops_train_before_anything_is_made(run, tmp_path, monkeyp
     path = tmp_path / "r.yaml"
     stage = "{kind: grpo, name: rl, source: {path: a}, steps: 1, rewards: [{name: temporal_iou}], advantage: {name: grop}}"
     path.write_text(f"model: {{path: m}}\nstages:\n  - {stage}\n")
-    double(monkeypatch, "vlmrl.extras.toy.base", prepare=lambda config, ui: pytest.fail("prepared"))
+    monkeypatch.setitem(optional.TOY, "prepare", lambda config, ui: pytest.fail("prepared"))
     code, _, err = run("train", str(path))
     assert code == 64
     assert "stages.rl.advantage.name: unknown advantage 'grop'; did you mean 'grpo'?" in err

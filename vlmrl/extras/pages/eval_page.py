@@ -74,6 +74,7 @@ def page(
         "subtitle": visible(", ".join(dict.fromkeys(files.suite for files in sides.values()))),
         "warnings": [] if result is None else [visible(text) for text in result.warnings],
         "verdict": [] if result is None else [visible(text) for text in result.lines()],
+        "under": [] if result is None else [visible(text) for text in result.under()],
         "primary": None if result is None else _cells(result.primary_cells()),
         "tasks": [{**_task(name, sides, compared.get(name)), "paired": _paired(result, compared.get(name))} for name in names],
         "colours": {visible(name): colour for name, colour in colours.items()},

@@ -73,10 +73,10 @@ def _model(name: str) -> str:
 def _moved(metric: str, gap: Gap) -> str:
     """`mIoU rose from 0.572 to 0.814 (+0.242 [+0.200, +0.280])`, by what the interval says."""
     label, before, after = LABELS[metric], figure(metric, gap.a), figure(metric, gap.b)
-    if gap.low == gap.high == 0:
+    if not gap.differ:
         return f"{label} stayed {after}"
-    if gap.low > 0 or gap.high < 0:
-        return f"{label} {'rose' if gap.low > 0 else 'fell'} from {before} to {after} ({difference_text(metric, gap)})"
+    if gap.sign:
+        return f"{label} {'rose' if gap.sign > 0 else 'fell'} from {before} to {after} ({difference_text(metric, gap)})"
     return f"{label} was {before} and is {after}, a difference that is not decided ({difference_text(metric, gap)})"
 
 
@@ -96,7 +96,7 @@ def _of_last_stage(
         own = comparisons.get((before, last)) or compare(records[before], records[last], seed)
     except Incomparable:
         return []
-    if metric not in own.gaps or whole.low == whole.high == own.gaps[metric].low == own.gaps[metric].high == 0:
+    if metric not in own.gaps or not (whole.differ or own.gaps[metric].differ):
         return []
     return [f"In the last stage, {last}, {_moved(metric, own.gaps[metric])}."]
 
@@ -113,7 +113,7 @@ def _broken(name: str, summary: Summary) -> list[str]:
 
 def _thoughts(known: Comparison, last: str) -> list[str]:
     gap = known.gaps.get("think_rate")
-    if gap is None or abs(gap.b - gap.a) < MOVED or gap.low <= 0 <= gap.high:
+    if gap is None or abs(gap.b - gap.a) < MOVED or not gap.sign:
         return []
     if gap.b == 0:
         return [f"Thoughts vanished: {_percent(gap.a)} of the answers had one, and none has after {last}."]

@@ -19,8 +19,8 @@ from vlmrl.evals.score.measures import LABELS, present
 from vlmrl.evals.score.paired import Comparison, Gap, comparisons_of
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.runfiles import seed_of
-from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import difference_text, figure, headline, level_cell, level_labels, p_text, visible
+from vlmrl.evals.score.summary import Interval, Summary, summarize
+from vlmrl.evals.score.table import difference_text, figure, headline, interval_text, level_cell, level_labels, p_text, visible
 from vlmrl.evals.score.timeshare import time_shares
 from vlmrl.evals.score.verdict import verdict
 from vlmrl.extras.pages.browser import by_sample, filters, layers, model_colours, question, span_text
@@ -148,16 +148,12 @@ def results(summaries: Mapping[str, Summary], colours: Mapping[str, str], consta
 
 
 def mean_cell(metric: str, summary: Summary) -> dict[str, Any]:
-    """A mean with its interval; one that is the same for every question has none, and is `flat`."""
+    """A mean with its interval, or why it has none, which makes it `flat`."""
     x = summary.metrics.get(metric)
     if x is None:
         return {"mean": "-", "interval": "", "flat": True}
-    flat = x.low == x.high
-    return {
-        "mean": figure(metric, x.mean),
-        "interval": "" if flat else f"[{figure(metric, x.low)}, {figure(metric, x.high)}]",
-        "flat": flat,
-    }
+    mean, interval = interval_text(metric, x).split(" ", 1)
+    return {"mean": mean, "interval": interval, "flat": x.low is None}
 
 
 def figures(
@@ -172,9 +168,7 @@ def figures(
                 {
                     "name": visible(name),
                     "colour": colours[name],
-                    "dot": {"at": 100 * x.mean, "low": 100 * x.low, "width": 100 * (x.high - x.low), "text": figure(m, x.mean)}
-                    if x
-                    else None,
+                    "dot": _dot(m, x) if x else None,
                 }
                 for name, summary in summaries.items()
                 for x in [summary.metrics.get(m)]
@@ -184,9 +178,16 @@ def figures(
     ]
 
 
+def _dot(metric: str, x: Interval) -> dict[str, Any]:
+    """Where a mean and its interval stand, in percent; without an interval the line has no length, and the text says why."""
+    low, high = (x.mean, x.mean) if x.low is None or x.high is None else (x.low, x.high)
+    text = figure(metric, x.mean) if x.low is not None else interval_text(metric, x)
+    return {"at": 100 * x.mean, "low": 100 * low, "width": 100 * (high - low), "text": text}
+
+
 def unchanged(gap: Gap) -> bool:
     """Whether every question has the same value on both sides."""
-    return gap.low == gap.high == 0
+    return not gap.differ
 
 
 def level_rows(records: Mapping[str, Sequence[Record]], colours: Mapping[str, str], seed: int) -> dict[str, Any] | None:
@@ -216,7 +217,7 @@ def gap_cell(metric: str, gap: Gap) -> dict[str, Any]:
     if unchanged(gap):
         return {"mean": "same", "interval": "", "p": "", "test": "", "sure": False}
     mean, interval = difference_text(metric, gap).split(" ", 1)
-    return {"mean": mean, "interval": interval, "p": p_text(gap.p), "test": gap.test, "sure": gap.low > 0 or gap.high < 0}
+    return {"mean": mean, "interval": interval, "p": p_text(gap.p), "test": gap.test, "sure": gap.sign != 0}
 
 
 def differences(comparisons: Mapping[tuple[str, str], Comparison]) -> dict[str, Any]:

@@ -124,8 +124,8 @@ def tables(out: Path, seeds: Sequence[int], engines: Sequence[str]) -> tuple[str
                     str(seed),
                     engine,
                     *(f"{toy_video.mean(of, toy_video.right):.3f}" for of in (before, after)),
-                    toy_video.shown(toy_video.gap(before, after, run)),
-                    "-" if engine == "hf" else toy_video.shown(toy_video.gap(reference, after, f"{run}-hf")),
+                    toy_video.shown(toy_video.gap(before, after)),
+                    "-" if engine == "hf" else toy_video.shown(toy_video.gap(reference, after)),
                     *(f"{toy_video.mean(of, toy_video.thinks):.2f}" for of in (before, after)),
                     "-" if engine == "hf" else f"{same} of {len(after)}",
                 ]

@@ -115,7 +115,7 @@ def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
         "",
         f"Held-out videos: {len(golds)}. Constant-answer baseline ({span[0]:.1f} to {span[1]:.1f} s): mIoU {blind:.3f}.",
         "Greedy answers, one prompt (think or not) throughout.",
-        "Intervals are 95% percentile bootstrap over questions; differences are paired.",
+        "Intervals of differences are paired 95% percentile bootstraps over questions, those of means as `vlmrl eval` prints them.",
         "",
         "## Gain in mIoU over SFT, same seed",
         "",

@@ -33,7 +33,9 @@ def test_tasks_come_in_the_order_of_the_suite_with_their_tables(tmp_path):
     boxes = values["tasks"][0]
     assert boxes["table"]["header"][:2] == ["box IoU", "box R@0.5"]
     assert boxes["table"]["rows"][0]["cells"][0]["mean"] == "0.550"  # 0.1 and 1
-    assert re.fullmatch(r"\[0\.100, 1\.000\]", boxes["table"]["rows"][0]["cells"][0]["interval"])
+    assert boxes["table"]["rows"][0]["cells"][0]["interval"] == "(no interval: 2 clusters)"
+    assert re.fullmatch(r"\[0\.\d+, 0\.\d+\]", boxes["table"]["rows"][0]["cells"][1]["interval"])
+    assert "0.550 (no interval: 2 clusters)" in [row["dot"]["text"] for row in boxes["figures"][0]["rows"]]
     assert [(q.id, q.task, q.index) for q in values["questions"]] == [
         ("box-1", "boxes", 0),
         ("box-2", "boxes", 1),

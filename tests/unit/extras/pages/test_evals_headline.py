@@ -23,7 +23,9 @@ def rows(stage: str, scores: list[float], *, thought: bool = False, unread: bool
 
 def test_a_gain_is_told_with_its_interval() -> None:
     (first,) = what_happened({"base": rows("base", [0.2, 0.3] * 10), "rl": rows("rl", [0.7, 0.8] * 10)}, SEED)
-    assert first == "From base to rl, box IoU rose from 0.250 to 0.750 (+0.500 [+0.500, +0.500]) on 20 held-out questions."
+    assert first == "From base to rl, box IoU rose from 0.250 to 0.750 (+0.500 (all equal)) on 20 held-out questions."
+    (first,) = what_happened({"base": rows("base", [0.2, 0.3] * 10), "rl": rows("rl", [0.7, 0.9] * 10)}, SEED)
+    assert first.startswith("From base to rl, box IoU rose from 0.250 to 0.800 (+0.550 [+0.53")
 
 
 def test_a_loss_and_a_standstill_are_called_so() -> None:
@@ -39,7 +41,7 @@ def test_what_the_interval_leaves_open_is_not_decided() -> None:
 
 
 def test_the_last_of_several_stages_is_told_apart() -> None:
-    said = what_happened({"base": rows("base", [0.1] * 9), "sft": rows("sft", [0.5] * 9), "rl": rows("rl", [0.5] * 9)}, SEED)
+    said = what_happened({"base": rows("base", [0.1] * 10), "sft": rows("sft", [0.5] * 10), "rl": rows("rl", [0.5] * 10)}, SEED)
     assert "From base to rl, box IoU rose from 0.100 to 0.500" in said[0]
     assert said[1] == "In the last stage, rl, box IoU stayed 0.500."
 
@@ -53,6 +55,6 @@ def test_thoughts_that_vanish_and_answers_that_cannot_be_read_are_told() -> None
 
 def test_one_evaluation_has_no_difference() -> None:
     assert what_happened({"base": rows("base", [0.5])}, SEED) == [
-        "The model before training has box IoU 0.500 [0.500, 0.500] on 1 held-out question."
+        "The model before training has box IoU 0.500 (no interval: 1 cluster) on 1 held-out question."
     ]
     assert what_happened({}, SEED) == []

@@ -312,10 +312,10 @@ def test_only_differences_whose_interval_leaves_out_zero_are_bold(run_dir):
     records = load_run(run_dir).records
     shown = [m for m in metrics_of("time_span") if m not in ("format_rate", "truncation_rate")]
     expected = [
-        x.low > 0 or x.high < 0
+        x.sign != 0
         for a, b in (("base", "sft"), ("sft", "rl"), ("base", "rl"))
         for x in [compare(records[a], records[b], 3).gaps[m] for m in shown]
-        if not x.low == x.high == 0
+        if x.differ
     ]
     cells = re.findall(r'<td class="(sure|)">[+-]', report.write_report(run_dir).read_text(encoding="utf-8"))
     assert [cell == "sure" for cell in cells] == expected
@@ -435,7 +435,7 @@ def test_pictures_are_reported_by_what_applies_to_them(run_dir):
         f"{name} after rl" for name in ("box IoU", "box R@0.5", "exact", "relative accuracy", "tokens")
     ]
     assert page["tiles"][0]["value"] == "0.750"
-    assert page["tiles"][0]["note"].startswith("+0.250 [")
+    assert page["tiles"][0]["note"] == "+0.250 (no interval: 2 clusters) since base"
     assert [figure["label"] for figure in page["results"]["figures"]] == ["box IoU", "box R@0.5", "exact", "relative accuracy"]
     assert page["results"]["constant"] is None
     assert "mIoU" not in page["comparisons"]["header"]

@@ -19,6 +19,7 @@ from vlmrl.evals.score.compare import FolderComparison, compare_folders
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.paired import Incomparable, compare, mismatches
 from vlmrl.evals.score.records import Record, by_sample, read_records
+from vlmrl.evals.score.runfiles import ONE_RUN
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import difference_text, p_text
 from vlmrl.extras.pages.eval_page import page as eval_page
@@ -113,7 +114,7 @@ def terminal(result: FolderComparison) -> str:
 def assert_says(cell: dict, name: str, gap) -> None:
     """A cell of a page has the numbers of the terminal; it says `same` where every answer has the same score."""
     if cell["mean"] == "same":
-        assert (gap.low, gap.high) == (0.0, 0.0)
+        assert gap.differ == 0
         assert (cell["interval"], cell["p"], cell["test"]) == ("", "", "")
         assert not cell["sure"]
         return
@@ -132,9 +133,8 @@ def test_page_and_terminal_agree_on_four_answers_to_a_question(tmp_path: Path):
         cell = shown[LABELS[name]]
         assert_says(cell, name, gap)
         if name != "score" and cell["mean"] != "same":
-            assert f"{cell['mean']} {cell['interval']}" in text
-            (line,) = [line for line in text.split("primary metrics")[0].splitlines() if f" {LABELS[name]} " in line]
-            assert f" {cell['p']} " in line
+            (line,) = [line for line in text.splitlines() if re.match(rf"  {re.escape(LABELS[name])}( \(primary\))?( of \d+)?: ", line)]
+            assert f"{cell['mean']} {cell['interval']}, p {cell['p']} {cell['test']}" in line
             assert f"{cell['mean']}<small>{cell['interval']}</small>" in html
 
 
@@ -212,9 +212,11 @@ def test_a_forced_comparison_says_the_same_everywhere(tmp_path: Path):
     assert markdown_tables(markdown)[:2] == [primary, metrics]
     assert primary in Tables(html).tables
     assert metrics in Tables(html).tables
-    lines = [" ".join(line.split()) for line in text.replace("│", " ").replace("┃", " ").splitlines()]
-    for row in [*primary[1:], *metrics[1:]]:
-        assert " ".join(" ".join(row).split()) in lines
+    for n, label, before, after, difference, p, test in metrics[1:]:
+        (line,) = [line for line in text.splitlines() if re.match(rf"  {re.escape(label)}( \(primary\))?( of {n})?: ", line)]
+        assert f": {before} -> {after}, {difference}, p {p} {test}" in line
+    assert ONE_RUN in html
+    assert html.index(ONE_RUN) > html.index("<table>")
     n = records[0].n_in or 0
     words = "task 'spans': the prompt differs on 24 samples (processor Qwen2_5_VLProcessor against Qwen3VLProcessor; first: "
     (warning,) = result.warnings

@@ -165,5 +165,7 @@ def _handing_on(children: list[_Child]) -> Iterator[list[int]]:
     try:
         yield asked
     finally:
+        for child in children:  # only where an error ends this process
+            child.process.terminate()
         for number, handler in before.items():
             signal.signal(number, handler)

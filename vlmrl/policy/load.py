@@ -364,12 +364,3 @@ def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.P
         adapters = "" if policy.lora is None else " (with model.lora only adapters train, and those are in other parts)"
         raise ConfigError(f"freeze: {', '.join(parts)} leaves nothing to train{adapters}")
     return out
-
-
-def weights_fingerprint(policy: Policy) -> str:
-    """Hash all weights; equal exactly when the weights are bit-identical. Every rank calls it (`Policy.state`)."""
-    digest = hashlib.sha256()
-    for name, tensor in policy.state(ordered=True):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
-    return digest.hexdigest()

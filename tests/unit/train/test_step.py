@@ -159,8 +159,7 @@ def test_statistics_leave_out_rows_that_are_not_the_policys(tiny: Tiny) -> None:
     data = dataclasses.replace(data, statistics_N=counted)
     report = optimizer_step(learner(tiny), data, TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")))
     one = learner(tiny)
-    from vlmrl.policy.forward import repeat
-    from vlmrl.policy.pack import pack
+    from vlmrl.policy.repeat import pack, repeat
 
     rows = [row for row, keep in zip(data.rows, counted.tolist(), strict=True) if keep]
     micro = pack(rows, one.policy.positions, one.policy.device, pad_id=0)

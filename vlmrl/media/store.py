@@ -436,8 +436,9 @@ class MediaStore:
         if entry.nbytes > self.settings.cache_bytes:
             return
         with self._lock:
+            held = self._entries.pop(key, None)  # frames that two threads have put at once
             self._entries[key] = entry
-            self.cached_bytes += entry.nbytes
+            self.cached_bytes += entry.nbytes - (0 if held is None else held.nbytes)
             while self.cached_bytes > self.settings.cache_bytes:
                 _, old = self._entries.popitem(last=False)
                 self.cached_bytes -= old.nbytes

@@ -24,7 +24,7 @@ from vlmrl.policy.head import TokenStat
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row, response_mask, to_device
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.mismatch import gaps
+from vlmrl.rollout.mismatch import MOST, gaps
 from vlmrl.train import dist
 from vlmrl.train.memory_ledger import MemoryLedger
 from vlmrl.train.passes import Micro, ModelPass, passes_of
@@ -378,7 +378,7 @@ def _gap(logp_BT: torch.Tensor, sampled_BT: torch.Tensor) -> Sums:
     gap = torch.where(known, logp_BT.detach() - sampled_BT, torch.zeros_like(sampled_BT))
     of = known.sum()
     # E_sampler[r - 1 - log r] with r = p_trainer / p_sampler: never negative, unlike the mean of -log r
-    return {"sampling/logp_gap": (gap.abs().sum(), of), "sampling/kl": ((torch.expm1(gap) - gap).sum(), of)}
+    return {"sampling/logp_gap": (gap.abs().sum(), of), "sampling/kl": ((torch.expm1(gap.clamp(max=MOST)) - gap).sum(), of)}
 
 
 def read(numbers: Sequence[Number]) -> list[float]:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 _PACKAGE = Path(__file__).parent
 
 
-def nearest(name: str, known: list[str]) -> str:
+def nearest(name: str, known: Sequence[str]) -> str:
     """Write `; did you mean 'x'?` for an unknown name, or the empty string where none is near."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from tests.support import runs, tiny
 from vlmrl.evals.score.records import read_records
 from vlmrl.families.stored import sizes, stored
-from vlmrl.policy.load import load_policy, load_processor, weights_fingerprint
+from vlmrl.policy.fingerprint import weights_fingerprint
+from vlmrl.policy.load import load_policy, load_processor
 
 LORA = {"rank": 4, "alpha": 8.0}
 

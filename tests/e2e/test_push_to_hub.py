@@ -15,7 +15,8 @@ import yaml
 from tests.support import runs
 from tests.support.hub import Hub, serving, written
 from vlmrl.errors import ConfigError, RemoteError
-from vlmrl.policy.load import load_policy, load_processor, weights_fingerprint
+from vlmrl.policy.fingerprint import weights_fingerprint
+from vlmrl.policy.load import load_policy, load_processor
 
 ROOT = Path(__file__).parents[2]
 REPO = "me/mine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typer.main import get_command
 
 from vlmrl.cli import app
 from vlmrl.config.load import load
+from vlmrl.methods import registries
+from vlmrl.registry import Registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = tuple(
@@ -189,3 +192,18 @@ def names_sources(recipe: Path) -> bool:
     """Whether a recipe says of each setting where it is from. Then it names what its paper names, also what is the default here."""
     header = recipe.read_text(encoding="utf-8").partition("\nbase:")[0].replace("\n# ", " ")
     return "After each setting its source" in header or "says where settings are from" in header
+
+
+@functools.cache
+def methods_found() -> dict[str, Registry[Any]]:
+    """All methods, those of the examples too. Asked by tests only: what is registered while tests are collected is in all of them."""
+    return registries(["examples.my_method", "examples.anchor_loss", "examples.entropy_weights", "examples.polygon"])
+
+
+def options_of_commands() -> dict[str, set[str]]:
+    """Command -> its options."""
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    found = {name: {option for p in command.params for option in p.opts} for name, command in commands.items()}
+    tools = commands["tools"].commands
+    own = {name: list(getattr(one, "commands", {"": one}).values()) for name, one in tools.items()}
+    return found | {name: {option for one in inner for p in one.params for option in p.opts} for name, inner in own.items()}

@@ -16,8 +16,8 @@ from vlmrl.extras.toy.model import build_model
 from vlmrl.extras.toy.multitask import items
 from vlmrl.extras.toy.tasks import tokenizer_corpus
 from vlmrl.extras.toy.world import make_world
-from vlmrl.policy.forward import repeat
-from vlmrl.policy.pack import Row, pack
+from vlmrl.policy.pack import Row
+from vlmrl.policy.repeat import pack, repeat
 from vlmrl.policy.vision import VisionCache
 from vlmrl.run.export import export
 

@@ -14,7 +14,8 @@ from torch.distributed.tensor import DTensor
 from tests.support import preload
 from vlmrl.config.train import TrainSection
 from vlmrl.extras.scale import fsdp
-from vlmrl.policy.load import load_policy, load_processor, weights_fingerprint
+from vlmrl.policy.fingerprint import weights_fingerprint
+from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.train import dist

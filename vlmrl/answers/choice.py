@@ -20,6 +20,9 @@ _OPTION = re.compile(r"\s*\(?([A-Za-z])(?:\)|[.:])\s*(.*)", re.DOTALL)
 def options_of(sample: Sample) -> list[str]:
     """Read `meta.options` of the row; empty without.
 
+    Returns:
+        Texts of the options in the order of their letters, A first.
+
     Raises:
         ValueError: they are not a list of at most 26 texts.
     """
@@ -32,6 +35,9 @@ def options_of(sample: Sample) -> list[str]:
 def right_choice(sample: Sample) -> Callable[[str], bool]:
     """Make the check of whether an answer means the right option, by letter or by text; where the row's own answer names no option (yes
     or no without options), whether it equals that up to case and white space.
+
+    Returns:
+        (text of an answer) -> whether it is right.
 
     Raises:
         ValueError: the row's options cannot be used.

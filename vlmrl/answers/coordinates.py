@@ -108,6 +108,9 @@ def convert_time(value: object, *, unit: TimeUnit | None, fps: float | None = No
 def convert_span(values: object, *, unit: TimeUnit | None, fps: float | None = None) -> list[float]:
     """Convert a time span to [start, end] in seconds.
 
+    Returns:
+        [start, end], start < end, each rounded to two decimals.
+
     Raises:
         RowError: as `convert_time`; `bad_value` if the end is not after the start.
     """

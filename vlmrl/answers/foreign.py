@@ -72,6 +72,9 @@ def text_of(value: object) -> str:
 def texts_of(value: object) -> list[str]:
     """Read a gold answer as text, or a list of them that are all right, each once; the first stands for them.
 
+    Returns:
+        At least one text, in the order given.
+
     Raises:
         RowError: `answer`.
     """
@@ -87,6 +90,9 @@ _FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL | re.IGNORECASE)
 
 def json_of(value: object) -> object:
     """Read a gold answer that may be given as JSON text, also between the fences of Markdown that Qwen-VL writes.
+
+    Returns:
+        The value of the JSON; what is not text, as it is.
 
     Raises:
         RowError: `answer`: text that is no JSON.
@@ -111,6 +117,9 @@ BOX_KEYS = ("boxes", "bbox", "box", "bbox_2d")
 def lists_of(given: object, keys: Sequence[str]) -> list[object]:
     """Find the lists of numbers of `{"boxes": ...}`, of a list of lists, of `[{"bbox_2d": ...}]`, or of one list of numbers.
 
+    Returns:
+        The lists in their order, at least one. What each holds is not looked at.
+
     Raises:
         RowError: `missing_key` or `answer`: there are none.
     """
@@ -131,6 +140,9 @@ def lists_of(given: object, keys: Sequence[str]) -> list[object]:
 
 def parts_of(value: object, keys: Sequence[str], name: str) -> dict[str, Any]:
     """Read a gold answer that is one JSON object with some of `keys`, null ones left out.
+
+    Returns:
+        Key -> value as it was given.
 
     Raises:
         RowError: `answer`: it is not, or has other keys.
@@ -173,7 +185,14 @@ def point_of(given: object, row: ForeignRow, place: str) -> list[Any]:
 
 
 def track_of(given: object, row: ForeignRow) -> dict[str, Any]:
-    """Convert {"<frame>": box}; that frames are numbers, each named once, is for the schema to check."""
+    """Convert {"<frame>": box}; that frames are numbers, each named once, is for the schema to check.
+
+    Returns:
+        Frame as text -> [x1, y1, x2, y2] in the frame of coordinates that is converted to.
+
+    Raises:
+        RowError: `answer`: no object of boxes; or as `ForeignRow.coordinates`.
+    """
     if not isinstance(given, Mapping) or not given:
         raise RowError("answer", f"'boxes' must be an object of frames, like {{\"1\": [x1, y1, x2, y2]}}, got {str(given)[:60]}")
     return {str(frame): box_of(box, row, f"boxes.{frame}") for frame, box in given.items()}

@@ -40,6 +40,9 @@ def frame_of(sample: Sample) -> CoordinateFrame:
 def size_of(sample: Sample) -> Size | None:
     """Read `meta.size`, [width, height] of the picture in pixels; None where the row does not give it.
 
+    Returns:
+        (width, height) in pixels.
+
     Raises:
         ValueError: it is something else.
     """
@@ -55,6 +58,9 @@ def size_of(sample: Sample) -> Size | None:
 def pixels_of(sample: Sample) -> Size:
     """Read `meta.size`, which must be there.
 
+    Returns:
+        (width, height) in pixels.
+
     Raises:
         ValueError: it is not.
     """
@@ -66,6 +72,9 @@ def pixels_of(sample: Sample) -> Size:
 
 def sides_of(sample: Sample) -> Size:
     """Give width and height of the row's picture in the units of its coordinates.
+
+    Returns:
+        (width, height): the size in pixels, or the frame's own range (1000, or 1).
 
     Raises:
         ValueError: the row states no frame, or is in pixels and gives no size.

@@ -20,7 +20,14 @@ _FRAME = re.compile(r"\d{1,9}(?:\.\d{1,6})?")
 
 
 def numbers_of(value: object, key: str, count: int) -> list[float]:
-    """Read a list of `count` numbers."""
+    """Read a list of `count` numbers.
+
+    Returns:
+        The numbers as floats.
+
+    Raises:
+        RowError: `missing_key`, `bad_type` or `bad_value`.
+    """
     if value is None:
         raise RowError("missing_key", f"'gt.{key}' is missing")
     # `type(v) in`, not isinstance: True would pass as 1
@@ -32,7 +39,11 @@ def numbers_of(value: object, key: str, count: int) -> list[float]:
 
 
 def number_of(value: object, key: str) -> float:
-    """Read one number."""
+    """Read one number.
+
+    Raises:
+        RowError: `bad_type` or `bad_value`.
+    """
     if type(value) not in (int, float):
         raise RowError("bad_type", f"'gt.{key}' must be a number, got {str(value)[:60]}")
     return numbers_of([value], key, 1)[0]
@@ -51,14 +62,28 @@ def object_of(value: object, key: str) -> dict[str, Any]:
 
 
 def required(gt: Mapping[str, Any], key: str, answer_type: str) -> Any:
-    """Read the value of a key that rows of this type must have."""
+    """Read the value of a key that rows of this type must have.
+
+    Returns:
+        The value, which is not None and else unchecked.
+
+    Raises:
+        RowError: `missing_key`.
+    """
     if gt.get(key) is None:
         raise RowError("missing_key", f"'gt.{key}' is missing; rows of answer type '{answer_type}' need it")
     return gt[key]
 
 
 def check_span(value: object, key: str) -> list[float]:
-    """Check [start, end] in seconds."""
+    """Check [start, end] in seconds.
+
+    Returns:
+        [start, end], 0 <= start < end.
+
+    Raises:
+        RowError: as `numbers_of`, and `bad_value` for another order.
+    """
     start, end = numbers_of(value, key, 2)
     if not 0 <= start < end:
         raise RowError("bad_value", f"'gt.{key}' is [{start}, {end}]; it must be [start, end] in seconds with 0 <= start < end")
@@ -72,7 +97,14 @@ def check_box(value: object, key: str) -> None:
 
 
 def check_points(value: object, key: str) -> int:
-    """Check a list of points, and count them."""
+    """Check a list of points, and count them.
+
+    Returns:
+        How many there are, at most `MOST_POINTS`.
+
+    Raises:
+        RowError: as `numbers_of`, and `bad_value` for too many or negative ones.
+    """
     points = [numbers_of(item, f"{key}[{i}]", 2) for i, item in enumerate(list_of(value, key))]
     if len(points) > MOST_POINTS or any(min(point) < 0 for point in points):
         raise RowError("bad_value", f"'gt.{key}' must be at most {MOST_POINTS} points [x, y] with coordinates >= 0")

@@ -46,7 +46,11 @@ def profile_scores(answer: str | None, sample: Sample) -> dict[str, float]:
 
 
 def aitw(pred: Action | None, gold: Action, elements: tuple[Box, ...]) -> StepMatch:
-    """Compare a step by the rule of AITW (arXiv:2307.10088) for clicks, and that of TON for all else; everything in 0 to 1000."""
+    """Compare a step by the rule of AITW (arXiv:2307.10088) for clicks, and that of TON for all else; everything in 0 to 1000.
+
+    Returns:
+        Whether its type, its place (`grounding`) and all of it (`step`) are right; for all but clicks as `ton` says.
+    """
     if gold.kind not in POINTING:
         return ton(pred, gold)
     right = pred is not None and pred.kind == gold.kind

@@ -31,13 +31,20 @@ _KEYS = ("points", "point", "point_2d")
 
 
 def one_point(text: str) -> Point | None:
-    """Read the point of an answer that gives exactly one."""
+    """Read the point of an answer that gives exactly one.
+
+    Returns:
+        (x, y) in the frame of the row; None for no point, several, or text that cannot be read.
+    """
     points = parse_points(text)
     return points[0] if points is not None and len(points) == 1 else None
 
 
 def mask_score(sample: Sample) -> Callable[[str], float]:
     """Make the score of an answer: the share of its points that lie on the row's `gt.mask`.
+
+    Returns:
+        (text of an answer) -> share in [0, 1]; 0 for an answer without readable points.
 
     Raises:
         ValueError: the row states no frame, or its mask is malformed.

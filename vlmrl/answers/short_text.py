@@ -13,6 +13,9 @@ from vlmrl.types import Sample
 def gold_answers(sample: Sample) -> list[str]:
     """Read the row's answer, and the others that `gt.answers` accepts, each once.
 
+    Returns:
+        At least one text, the row's own answer first.
+
     Raises:
         ValueError: `gt.answers` is not a list of texts.
     """

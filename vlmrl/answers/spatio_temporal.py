@@ -22,7 +22,11 @@ _PARTS = ("time", "boxes")
 
 
 def tube_overlap(pred: Tube | None, gold: Tube, *, over: Over, sort_times: bool = False) -> tuple[float, float]:
-    """Compute temporal IoU and mean box IoU of a tube, each in [0, 1] and 0 for what the prediction does not give."""
+    """Compute temporal IoU and mean box IoU of a tube, each in [0, 1] and 0 for what the prediction does not give.
+
+    Returns:
+        (temporal IoU, mean box IoU).
+    """
     if pred is None:
         return 0.0, 0.0
     when = 0.0 if pred.time is None or gold.time is None else temporal_iou(pred.time, gold.time, sort_times=sort_times)

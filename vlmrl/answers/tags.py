@@ -72,7 +72,11 @@ def _blocks(text: str) -> tuple[list[_Block], set[str]]:
 
 
 def parse(completion: str, answer_format: str) -> Parsed:
-    """Take a completion apart. Never raises; what is wrong is in `errors`."""
+    """Take a completion apart. Never raises; what is wrong is in `errors`.
+
+    Returns:
+        The first thought and the last answer, whether the form is right, and the names of what is wrong in order.
+    """
     # from the end, where the answer is
     text = completion[-MAX_CHARS:]
     blocks, errors = _blocks(text)

@@ -16,7 +16,6 @@ thought. `null` is the same as leaving a key out.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from vlmrl.answers.base import ANSWER_TYPES, AnswerType
 from vlmrl.data.embedded import is_embedded
 from vlmrl.errors import MediaError, RowError
 from vlmrl.media.access import check_path
+from vlmrl.registry import nearest
 from vlmrl.types import MediaKind, MediaRef, Sample, Turn
 
 DATA_TYPES = ("image", "multi_image", "video", "gui", "text")
@@ -75,7 +75,7 @@ def parse_row(obj: object, *, source: str, media_root: str) -> Sample:
     # refused instead of ignored: a misspelt optional key would be lost without a word
     for key in row:
         if key not in KEYS:
-            raise RowError("unknown_key", f"'{key}'{_nearest(key, KEYS)} (extra data belongs in 'meta')")
+            raise RowError("unknown_key", f"'{key}'{nearest(key, KEYS)} (extra data belongs in 'meta')")
     for key in _REQUIRED:
         _text(row, key)
     check_id(row["id"])
@@ -181,11 +181,6 @@ def check_id(name: str) -> None:
         raise RowError("bad_value", f"'id' {name[:60]!r} contains {at!r}; an id is one line of printable characters")
 
 
-def _nearest(name: str, known: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean '{close[0]}'?" if close else ""
-
-
 def _text(row: Mapping[str, Any], key: str) -> str:
     if key not in row:
         raise RowError("missing_key", f"'{key}' is missing")
@@ -200,7 +195,7 @@ def _text(row: Mapping[str, Any], key: str) -> str:
 def _one_of(row: Mapping[str, Any], key: str, known: tuple[str, ...]) -> str:
     value = _text(row, key)
     if value not in known:
-        raise RowError("bad_value", f"'{key}' is {value[:60]!r}{_nearest(value, known)} (known: {', '.join(known)})")
+        raise RowError("bad_value", f"'{key}' is {value[:60]!r}{nearest(value, known)} (known: {', '.join(known)})")
     return value
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vlmrl.errors import ConfigError
+from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.families.base import REPORT, Family, is_reported
 from vlmrl.families.qwen_vl import QwenVL
 from vlmrl.registry import Catalogue
@@ -50,6 +50,7 @@ def choose(wanted: str, model_type: str, path: str, revision: str | None = None)
 
     Raises:
         ConfigError: no such family, or the model type has none, or the report cannot be read.
+        CheckpointError: as `exported_as`.
     """
     if wanted == AUTO:
         named = exported_as(path)
@@ -64,15 +65,25 @@ def choose(wanted: str, model_type: str, path: str, revision: str | None = None)
 
 
 def exported_as(path: str) -> str | None:
-    """Read the family that a folder which we exported was trained as; None for any other folder."""
+    """Read the family that a folder which we exported was trained as; None for any other folder.
+
+    Raises:
+        CheckpointError: the folder's `vlmrl.json` is damaged.
+    """
     name = read_json(Path(path).expanduser() / "vlmrl.json").get("family")
     return name if isinstance(name, str) else None
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read an object in a JSON file; empty where there is none."""
+    """Read the object in a JSON file; empty where there is no file.
+
+    Raises:
+        CheckpointError: the file is damaged: cut short, unreadable, or no object.
+    """
     try:
-        body = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return body if isinstance(body, dict) else {}
+        body = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if not isinstance(body, dict):
+            raise ValueError(f"expected an object, got {type(body).__name__}")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: damaged: {error}; export the model again, or copy this file anew") from error
+    return body

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vlmrl.media.headers import Grid
+from vlmrl.media.sizing import Grid
 from vlmrl.types import MediaKind
 
 

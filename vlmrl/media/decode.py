@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from vlmrl.media.headers import Sizing
 from vlmrl.media.image import decode_image
 from vlmrl.media.resize import resize
+from vlmrl.media.sizing import Sizing
 from vlmrl.registry import Catalogue
 
 Stored = Literal["image", "video", "frames"]

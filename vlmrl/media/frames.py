@@ -20,10 +20,11 @@ import numpy as np
 from vlmrl.errors import MediaError
 from vlmrl.media.access import IMAGE_BYTES, SUFFIXES, VIDEO_BYTES, check_path, list_folder, open_media, read_all
 from vlmrl.media.decode import DecodedMedium
-from vlmrl.media.headers import Planned, Sizing, planned, read_image_size
+from vlmrl.media.headers import Planned, planned, read_image_size
 from vlmrl.media.image import decode_image
 from vlmrl.media.resize import resize
 from vlmrl.media.sampling import VideoInfo, check_bounds, frames_on_screen
+from vlmrl.media.sizing import Sizing
 from vlmrl.types import MediaRef
 
 MAX_FRAMES = 10_000

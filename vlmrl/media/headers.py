@@ -1,6 +1,6 @@
 """Reads sizes from headers alone: how large a medium is, how long, and how many tokens it becomes.
 
-The numbers are those that decoding finds later, by the same rules (`Sizing`), for files that are what their headers say. Where a
+The numbers are those that decoding finds later, by the same rules (`media.sizing`), for files that are what their headers say. Where a
 header cannot answer (the orientation of a PNG in its metadata text, Motion JPEG), the least necessary is decoded.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -17,60 +16,15 @@ from PIL import Image, UnidentifiedImageError
 
 from vlmrl.media.access import IMAGE_BYTES, read_all
 from vlmrl.media.border import border
-from vlmrl.media.image import check_size, image_size
-from vlmrl.media.resize import smart_resize
-from vlmrl.media.sampling import Decoder, VideoInfo, request_times
+from vlmrl.media.image import PNG, check_size, open_image, require_strict_pillow
+from vlmrl.media.sizing import Grid, Sizing
 from vlmrl.registry import Catalogue
 from vlmrl.types import MediaKind
 
-Grid = tuple[int, int, int]
-
-_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_MAY_ROTATE = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")
 _TURNED = (5, 6, 7, 8)
 _ORIENTATION = 0x0112
 _CHUNK_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sizing:
-    """The rules by which frames are chosen and sized; everything of a store's settings that changes pixels."""
-
-    min_pixels: int
-    max_pixels: int
-    video_total_pixels: int | None
-    fps: float
-    min_frames: int
-    max_frames: int
-    decoder: Decoder
-    patch_size: int
-    merge_size: int
-    temporal_patch_size: int
-
-    def requests(self, info: VideoInfo) -> tuple[np.ndarray, float]:
-        """Choose the times at which frames are asked for.
-
-        Returns:
-            (times, float64 [T] in seconds; seconds between two of them).
-        """
-        return request_times(
-            info, fps=self.fps, min_frames=self.min_frames, max_frames=self.max_frames, frame_factor=self.temporal_patch_size
-        )
-
-    def target(self, height: int, width: int, *, frames: int) -> tuple[int, int]:
-        """Compute the size after resizing. A video's frames share `video_total_pixels` evenly; that lowers their cap, but not
-        below `min_pixels`. All frames count: qwen-vl-utils divides its `total_pixels` by half of them, those of a temporal patch
-        together, so the same frames need twice its number here.
-
-        Returns:
-            (height, width) in pixels, multiples of patch_size * merge_size.
-
-        Raises:
-            MediaError: `aspect`.
-        """
-        most = self.max_pixels
-        if frames > 1 and self.video_total_pixels is not None:
-            most = max(self.min_pixels, min(most, self.video_total_pixels // frames))
-        return smart_resize(height, width, factor=self.patch_size * self.merge_size, min_pixels=self.min_pixels, max_pixels=most)
 
 
 class Planned(NamedTuple):
@@ -116,13 +70,13 @@ def read_image_size(file: BinaryIO, name: str = "image") -> tuple[int, int]:
         (H, W) in pixels.
 
     Raises:
-        MediaError: as `image.image_size`.
+        MediaError: as `image_size`.
     """
     file.seek(0)
     head = file.read(32)
     # None of the three below: the format, or what may stand elsewhere in the file, needs the whole of it
     size = None
-    if head.startswith(_PNG):
+    if head.startswith(PNG):
         size = _png(file)
     elif head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         size = _webp(file)
@@ -132,6 +86,25 @@ def read_image_size(file: BinaryIO, name: str = "image") -> tuple[int, int]:
         return size
     file.seek(0)
     return image_size(read_all(file, name, max_bytes=IMAGE_BYTES))
+
+
+def image_size(data: bytes) -> tuple[int, int]:
+    """Read the size after EXIF orientation, without decoding pixels (except for PNG files that may carry an orientation at their end).
+
+    Returns:
+        (H, W) in pixels.
+
+    Raises:
+        MediaError: as `image.decode_image`, as far as the header shows it.
+    """
+    image = open_image(data)
+    width, height = image.size
+    if data.startswith(PNG) and not any(tag in data for tag in _PNG_MAY_ROTATE):
+        return height, width
+    require_strict_pillow()
+    with border("image"):
+        turned = image.getexif().get(_ORIENTATION, 1) in _TURNED
+    return (width, height) if turned else (height, width)
 
 
 def _jpeg(file: BinaryIO) -> tuple[int, int] | None:

@@ -20,8 +20,8 @@ MAX_PIXELS = 40_000_000
 """Most pixels that an image may declare; checked before anything is decoded."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP")
-_PNG = b"\x89PNG\r\n\x1a\n"
-_PNG_MAY_ROTATE = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")
+PNG = b"\x89PNG\r\n\x1a\n"
+"""How a PNG begins."""
 
 
 def decode_image(data: bytes) -> np.ndarray:
@@ -33,8 +33,8 @@ def decode_image(data: bytes) -> np.ndarray:
     Raises:
         MediaError: `format` (not a JPEG, PNG or WebP), `too_large`, `truncated` or `corrupt`.
     """
-    _require_strict_pillow()
-    image = _open(data)
+    require_strict_pillow()
+    image = open_image(data)
     _check_png_sums(data)
     with border("image"):
         image.load()
@@ -49,30 +49,11 @@ def decode_image(data: bytes) -> np.ndarray:
     return pixels
 
 
-def image_size(data: bytes) -> tuple[int, int]:
-    """Read the size after EXIF orientation, without decoding pixels (except for PNG files that may carry an orientation at their end).
-
-    Returns:
-        (H, W) in pixels.
-
-    Raises:
-        MediaError: as `decode_image`, as far as the header shows it.
-    """
-    image = _open(data)
-    width, height = image.size
-    if data.startswith(_PNG) and not any(tag in data for tag in _PNG_MAY_ROTATE):
-        return height, width
-    _require_strict_pillow()
-    with border("image"):
-        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-    return (width, height) if turned else (height, width)
-
-
 def _check_png_sums(data: bytes) -> None:
     """Checksums of a PNG's pixel chunks, which Pillow skips: damaged pixels would pass as a picture."""
-    if not data.startswith(_PNG):
+    if not data.startswith(PNG):
         return
-    view, position = memoryview(data), len(_PNG)
+    view, position = memoryview(data), len(PNG)
     while position + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
         end = position + 12 + length
@@ -83,7 +64,8 @@ def _check_png_sums(data: bytes) -> None:
         position = end
 
 
-def _require_strict_pillow() -> None:
+def require_strict_pillow() -> None:
+    """Check that Pillow refuses files that are cut short. Raises RuntimeError."""
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         raise RuntimeError(
             "PIL.ImageFile.LOAD_TRUNCATED_IMAGES is switched on in this process (some libraries do that at import): "
@@ -91,7 +73,12 @@ def _require_strict_pillow() -> None:
         )
 
 
-def _open(data: bytes) -> Image.Image:
+def open_image(data: bytes) -> Image.Image:
+    """Open a picture of a size that is allowed, without decoding it.
+
+    Raises:
+        MediaError: as `decode_image`, as far as the header shows it.
+    """
     if not data:
         raise MediaError("corrupt", "image: the file is empty")
     _check_declared_size(data)
@@ -116,7 +103,7 @@ def check_size(width: int, height: int) -> None:
 
 def _check_declared_size(data: bytes) -> None:
     """Check the size of PNG and WebP before Pillow opens them: it allocates a WebP's canvas, and warns about a PNG, when it opens them."""
-    if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
+    if data.startswith(PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
         check_size(*struct.unpack(">II", data[16:24]))
     elif data[:4] == b"RIFF" and data[8:16] == b"WEBPVP8X" and len(data) >= 30:
         width = 1 + int.from_bytes(data[24:27], "little")

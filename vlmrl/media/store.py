@@ -27,11 +27,11 @@ import numpy as np
 from vlmrl.errors import MediaError
 from vlmrl.media.access import open_media
 from vlmrl.media.decode import DecodedMedium, Stored, decode_medium
-from vlmrl.media.headers import Grid, Sizing, plan_medium
 from vlmrl.media.keyed_lock import KeyedLock
 from vlmrl.media.places import Place, byte_limit, check_hash, content_of, named, seen_place, stored_as
 from vlmrl.media.resize import single_thread
 from vlmrl.media.sampling import Decoder, resolve_decoder
+from vlmrl.media.sizing import Grid, Sizing
 from vlmrl.registry import load
 from vlmrl.types import MediaHandle, MediaKind, MediaRef
 
@@ -292,6 +292,8 @@ class MediaStore:
             with named(ref):
                 planned = plan_frames(ref, root, self.sizing)
             return self._handle(ref.kind, "", planned.grid, planned[2:])
+        from vlmrl.media.headers import plan_medium
+
         with open_media(root, ref.path, max_bytes=byte_limit(ref.kind)) as file, named(ref):
             planned = plan_medium(file, ref.kind, self.sizing, name=ref.path, times=self.step_times)
             return self._handle(ref.kind, "", planned.grid, planned[2:])
@@ -434,8 +436,9 @@ class MediaStore:
         if entry.nbytes > self.settings.cache_bytes:
             return
         with self._lock:
+            held = self._entries.pop(key, None)  # frames that two threads have put at once
             self._entries[key] = entry
-            self.cached_bytes += entry.nbytes
+            self.cached_bytes += entry.nbytes - (0 if held is None else held.nbytes)
             while self.cached_bytes > self.settings.cache_bytes:
                 _, old = self._entries.popitem(last=False)
                 self.cached_bytes -= old.nbytes

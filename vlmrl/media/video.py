@@ -20,10 +20,11 @@ from vlmrl.errors import MediaError
 from vlmrl.media import container
 from vlmrl.media.access import VIDEO_BYTES, read_media
 from vlmrl.media.decode import DecodedMedium
-from vlmrl.media.headers import Planned, Sizing, planned
+from vlmrl.media.headers import Planned, planned
 from vlmrl.media.iso import IsoTrack, read_iso
 from vlmrl.media.resize import resize
 from vlmrl.media.sampling import TICK, Backend, Decoder, VideoInfo, check_bounds, frames_on_screen, request_times, resolve_decoder
+from vlmrl.media.sizing import Sizing
 
 Transform = Callable[[np.ndarray], np.ndarray]
 

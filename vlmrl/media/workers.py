@@ -33,7 +33,7 @@ import numpy as np
 
 from vlmrl.errors import MediaError, VlmrlError
 from vlmrl.media.decode import DecodedMedium, Stored, decode_medium
-from vlmrl.media.headers import Sizing
+from vlmrl.media.sizing import Sizing
 
 MEMORY = 4 * 2**30
 """Bytes that a worker may hold beyond what it holds when it is ready: a picture of the largest accepted size needs about 1.5 GB."""

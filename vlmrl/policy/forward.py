@@ -1,6 +1,6 @@
-"""Log-probabilities of answers under a policy: the training forward pass, with shared or repeated prompts.
+"""Log-probabilities of answers under a policy: the training forward pass.
 
-`shared_prefix` computes each prompt once for all its answers; `repeat`, the reference, gives each answer a row of its own with its
+`shared_prefix` computes each prompt once for all its answers; `policy.repeat`, the reference, gives each answer a row of its own with its
 prompt repeated. Extras add to `LAYOUTS` what is imported when a run asks for it: `chains` is `shared_prefix` over rows in
 which consecutive turns of an episode share their past as well, and `trees` over rows in which everything that conversations of a group
 begin with in common stands once. All compute the features of each distinct medium once per micro-batch.
@@ -17,7 +17,7 @@ import torch
 from vlmrl.policy.attention import require
 from vlmrl.policy.head import HeadOptions, streaming_logprobs
 from vlmrl.policy.model import Policy
-from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, pack, pack_shared, response_mask, split, split_shared, to_device, visual_index
+from vlmrl.policy.pack import PackedBatch, Row, pack_shared, response_mask, split_shared, to_device, visual_index
 from vlmrl.policy.vision import Features, VisionCache
 from vlmrl.registry import Catalogue
 from vlmrl.types import Prompt
@@ -105,29 +105,6 @@ def embed(policy: Policy, ids_BS: torch.Tensor, prompts: Sequence[tuple[Prompt, 
     return ModelInput(filled, visual, [torch.cat(layer) for layer in zip(*deep, strict=True)])
 
 
-def repeat(policy: Policy, batch: MicroBatch, vision: VisionCache, *, train: bool, **how: Any) -> TokenLogprobs:
-    """Run the model on one row per answer, each with its prompt. `how`: fields of `HeadOptions`.
-
-    Returns:
-        Log-probs and entropies [B, T] float32, in nats, and what else is asked for.
-    """
-    asked = HeadOptions(**how)
-    handles = [handle for row in batch.rows for handle in row.prompt.media]
-    features = vision.features(policy, handles, train=train)
-    inputs = embed(policy, batch.ids_BS, [(row.prompt, b, 0) for b, row in enumerate(batch.rows)], features)
-    with policy.autocast():
-        hidden_BSH = policy.core.language_model(
-            **inputs.arguments(), attention_mask=batch.attention_BS, position_ids=batch.positions_3BS, use_cache=False
-        ).last_hidden_state
-        values = read_tokens(
-            hidden_BSH.flatten(0, 1)[batch.score_M],  # [B, S, H] -> [M, H]: of prompts nobody needs logits
-            policy.head,
-            batch.targets_M,
-            asked,
-        )
-    return scored(batch.rows, values, asked)
-
-
 def shared_prefix(
     policy: Policy,
     batch: PackedBatch,
@@ -140,7 +117,7 @@ def shared_prefix(
     `HeadOptions`.
 
     Returns:
-        Log-probs and entropies [B, T] float32, in nats, and what else is asked for: the values of `repeat`, to rounding.
+        Log-probs and entropies [B, T] float32, in nats, and what else is asked for: the values of `policy.repeat`, to rounding.
 
     Raises:
         ConfigError: the model cannot run packed rows.
@@ -216,7 +193,8 @@ class Layout:
 
 LAYOUTS: Catalogue[Layout] = Catalogue(
     "layout",
-    {"shared_prefix": Layout(split_shared, pack_shared, shared_prefix), "repeat": Layout(split, pack, repeat)},
+    {"shared_prefix": Layout(split_shared, pack_shared, shared_prefix)},
+    {"repeat": "vlmrl.policy.repeat:REPEAT"},
 )
 
 TURNS = ("chains", "trees")

@@ -192,12 +192,12 @@ def load_policy(
     """
     where, compute = _where(device, dtype)
     family: Family = bundle.family
-    config = _config(path, bundle, revision)
+    config = config_of(path, bundle, revision)
     if is_reported(path):
         load("vlmrl.families.report:REPORTS")[REPORT](path).check()
     if getattr(config, "quantization_config", None) is not None:
         raise ConfigError(f"model.path: the weights of '{path}' are quantised already; take the original ones, and model.quantize: nf4")
-    model = _empty(config, attention)
+    model = empty_model(config, attention)
     kind, settle = type(model), partial(settle_types, family=family, compute=compute, trains=trains)
     if quantize != "none":
         if read != "placed" or not bundle.family.own_code:
@@ -241,17 +241,12 @@ def load_policy(
     )
 
 
-def class_of(path: str, bundle: ProcessorBundle, *, revision: str | None = None) -> str:
-    """Name the class that a model is loaded as. No weights are read.
+def config_of(path: str, bundle: ProcessorBundle, revision: str | None) -> Any:
+    """Load the model's config, of a family that is supported and that the processor belongs to.
 
     Raises:
-        ConfigError: not found, or an unsupported family.
+        ConfigError: not found, an unsupported family, or another one than the processor's.
     """
-    return type(_empty(_config(path, bundle, revision), "sdpa")).__name__
-
-
-def _config(path: str, bundle: ProcessorBundle, revision: str | None) -> Any:
-    """Load the model's config, of a family that is supported and that the processor belongs to."""
     ensure_torchvision()
     from transformers import AutoConfig
 
@@ -292,7 +287,7 @@ def _weights(
     return model
 
 
-def _empty(config: Any, attention: str) -> Any:
+def empty_model(config: Any, attention: str) -> Any:
     """Make the same model without memory, on the meta device. No file is read."""
     from transformers import AutoModelForImageTextToText
 
@@ -305,13 +300,6 @@ def _own_memory(model: Any) -> None:
     alignment: a process that has the weights from the file would differ in the last bit from the one that wrote it."""
     for parameter in model.parameters():
         parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
-
-
-def settings_of(policy: Policy) -> dict[str, str]:
-    """Collect what an exported folder says of how the model was run."""
-    family = policy.bundle.family
-    quantized = {} if policy.quantized == "none" else {"quantize": policy.quantized}
-    return {"positions": policy.positions.rule} | ({} if family.own_code else {"family": family.choice}) | quantized
 
 
 def saved_rule(path: str) -> Rule:
@@ -364,12 +352,3 @@ def freeze(policy: Policy, parts: tuple[str, ...]) -> list[tuple[str, torch.nn.P
         adapters = "" if policy.lora is None else " (with model.lora only adapters train, and those are in other parts)"
         raise ConfigError(f"freeze: {', '.join(parts)} leaves nothing to train{adapters}")
     return out
-
-
-def weights_fingerprint(policy: Policy) -> str:
-    """Hash all weights; equal exactly when the weights are bit-identical. Every rank calls it (`Policy.state`)."""
-    digest = hashlib.sha256()
-    for name, tensor in policy.state(ordered=True):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
-    return digest.hexdigest()

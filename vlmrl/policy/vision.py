@@ -174,8 +174,9 @@ class VisionCache:
     def _keep(self, key: str, value: Any) -> None:
         if value.nbytes > self.budget:
             return  # it would push out everything and not fit
+        held = self._features.pop(key, None)
         self._features[key] = value
-        self._bytes += value.nbytes
+        self._bytes += value.nbytes - (0 if held is None else held.nbytes)
         while self._bytes > self.budget:
             _, old = self._features.popitem(last=False)
             self._bytes -= old.nbytes

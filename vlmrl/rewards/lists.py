@@ -29,6 +29,9 @@ def plain(line: str) -> str:
 def items_of(sample: Sample, key: str) -> list[str]:
     """Read the normalised items of `meta.<key>` of a row; none where the row has no such key.
 
+    Returns:
+        Texts in the order of the row, in the form that `plain` gives.
+
     Raises:
         ValueError: it is no list of texts.
     """
@@ -43,7 +46,14 @@ def lines_of(answer: str) -> list[str]:
 
 
 def hits(lines: Sequence[str], sample: Sample) -> list[float]:
-    """Mark each line: 1 if it hits, else 0."""
+    """Mark each line: 1 if it hits, else 0.
+
+    Returns:
+        One number per line. A line that repeats one, or is among `meta.excluded`, does not hit.
+
+    Raises:
+        ValueError: as `items_of`.
+    """
     left, excluded = items_of(sample, "items"), items_of(sample, "excluded")
     out: list[float] = []
     for line in map(plain, lines):

@@ -36,7 +36,11 @@ def consistency(parsed: Parsed, sample: Sample) -> float | None:
 
 
 def grounding(parsed: Parsed, sample: Sample, *, threshold: float = 0.5) -> float | None:
-    """Compute the share of the objects whose box in the thought is right; None for a sample without `gt.objects` (name -> true box)."""
+    """Compute the share of the objects whose box in the thought is right; None for a sample without `gt.objects` (name -> true box).
+
+    Returns:
+        A share in [0, 1] of the larger number of boxes and objects.
+    """
     objects = sample.gt.get("objects")
     if not objects:
         return None

@@ -18,6 +18,8 @@ from vlmrl.types import Prompt
 
 PLACES = ("text", "image", "images", "video", "videos", "mixed")
 PREFIX = "sampling/"
+MOST = 20.0
+"""Nats that a token's gap counts for at most where it stands in an exponent, as in the losses: one token cannot make a mean infinite."""
 TURNS = 16
 """Turns that are reported apart; later ones together."""
 
@@ -48,7 +50,7 @@ def gaps(
 
     Returns:
         (sum, count) of `sampling/logp_gap/<place>`, |trainer - sampler| in nats, and `sampling/ratio/<place>`, trainer's probability /
-        sampler's; a count may be 0.
+        sampler's, within e^+-20; a count may be 0.
     """
     known_BT = sampled_BT.isfinite()
     gap_BT = torch.where(known_BT, logp_BT.detach() - sampled_BT, torch.zeros_like(sampled_BT))
@@ -61,7 +63,7 @@ def gaps(
         gap, known = gap_BT[index], known_BT[index]
         count = known.sum()
         out[f"{PREFIX}logp_gap/{place}"] = gap.abs().sum(), count
-        out[f"{PREFIX}ratio/{place}"] = torch.where(known, gap.exp(), torch.zeros_like(gap)).sum(), count
+        out[f"{PREFIX}ratio/{place}"] = torch.where(known, gap.clamp(-MOST, MOST).exp(), torch.zeros_like(gap)).sum(), count
     by_turn: dict[str, list[int]] = {}
     for row, turn in enumerate(turns):
         if turn is not None:

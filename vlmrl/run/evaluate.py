@@ -29,7 +29,7 @@ from vlmrl.evals.page import PAGES
 from vlmrl.evals.score.measures import LABELS, main_score
 from vlmrl.evals.score.records import REFERENCE, Record
 from vlmrl.evals.score.summary import summarize
-from vlmrl.policy.load import weights_fingerprint
+from vlmrl.policy.fingerprint import weights_fingerprint
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.registry import nearest

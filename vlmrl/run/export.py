@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 
 from vlmrl import __version__, faults, fs
 from vlmrl.errors import StorageError
-from vlmrl.policy.load import SETTINGS, settings_of
+from vlmrl.policy.load import SETTINGS
 from vlmrl.policy.lora import adapter_state, merged_state, save_adapter
 from vlmrl.policy.model import Policy
 from vlmrl.train import dist
@@ -78,7 +78,7 @@ def _write(
         policy.bundle.processor.save_pretrained(temporary)
         if policy.lora is not None:
             save_adapter(policy, temporary / ADAPTER_FOLDER, adapter)
-        fs.write_text(temporary / SETTINGS, json.dumps({**settings_of(policy), **about}) + "\n")
+        fs.write_text(temporary / SETTINGS, json.dumps({**_settings_of(policy), **about}) + "\n")
         seal = write_manifest(temporary, {"schema": EXPORTED, "kind": "model", "vlmrl": __version__})
     return seal
 
@@ -149,3 +149,10 @@ def _commit(temporary: Path, path: Path) -> None:
     fs.fsync_dir(temporary)
     fs.rename(temporary, path)
     fs.fsync_dir(path.parent)
+
+
+def _settings_of(policy: Policy) -> dict[str, str]:
+    """What an exported folder says of how the model was run."""
+    family = policy.bundle.family
+    quantized = {} if policy.quantized == "none" else {"quantize": policy.quantized}
+    return {"positions": policy.positions.rule} | ({} if family.own_code else {"family": family.choice}) | quantized

@@ -35,6 +35,11 @@ def digest(ids: Iterable[str]) -> str:
     return hashlib.blake2b("\0".join(ids).encode(), digest_size=16).hexdigest()
 
 
+def digest_of_groups(pairs: Iterable[tuple[object, str]]) -> str:
+    """Hash (group, id) pairs in this order: other ids, and an id in another group, are another digest."""
+    return digest(f"{group}\x1f{sample_id}" for group, sample_id in pairs)
+
+
 def check_state(state: Mapping[str, Any], expected: Mapping[str, Any], sampler: str) -> None:
     """Check a stored state against the sampler's own: the same keys, values of the same type, whole numbers not negative, and the
     same `samples`.

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from vlmrl import rng
 from vlmrl.errors import CheckpointError
 from vlmrl.protocols import PromptSampler, sampler
-from vlmrl.sampling.base import News, Stream, check_ids, check_state, digest
+from vlmrl.sampling.base import News, Stream, check_ids, check_state, digest_of_groups
 from vlmrl.sampling.info import SampleInfo
 from vlmrl.sampling.ledger import Ledger
 from vlmrl.types import PlannedPrompt
@@ -224,7 +224,7 @@ class CurriculumSampler:
             "best": self._best,
             "stale": self._stale,
             "news": self._news.state_dict(),
-            "samples": digest(f"{level}\x1f{sample_id}" for sample_id, level in self._levels.items()),
+            "samples": digest_of_groups((level, sample_id) for sample_id, level in self._levels.items()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from vlmrl.policy.forward import Layout, TokenLogprobs
 from vlmrl.policy.model import Policy
-from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
+from vlmrl.policy.pack import PackedBatch, Row
 from vlmrl.policy.vision import PassFeatures, VisionCache
 from vlmrl.train import dist
 from vlmrl.train.updates import Complete
 
+if TYPE_CHECKING:
+    from vlmrl.policy.repeat import MicroBatch
+
+Micro: TypeAlias = "MicroBatch | PackedBatch"
+"""A micro-batch of any layout."""
 Numbered = tuple[torch.Tensor, list[Row]]
 """The rows of a micro-batch with their places in the step; one that is made only because another rank makes one has no places."""
 
@@ -34,7 +39,7 @@ class ModelPass:
     complete: Complete
     """Whose gradients this pass is the last one to add to."""
 
-    def forward(self, layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, *, train: bool, **more: Any) -> TokenLogprobs:
+    def forward(self, layout: Layout, policy: Policy, batch: Micro, *, train: bool, **more: Any) -> TokenLogprobs:
         """Run `layout.forward` with this pass's features of media; other kinds of pass do it together with other ranks."""
         return layout.forward(policy, batch, self.media, train=train, **more)
 

@@ -35,6 +35,7 @@ after the checkpoint is replayed from its journal, or sampled again from the sam
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import json
 import math
 import time
@@ -58,6 +59,7 @@ from vlmrl.rollout.in_place import InPlace
 from vlmrl.rollout.journal import Journal
 from vlmrl.rollout.mismatch import Bounds, gaps
 from vlmrl.train import dist
+from vlmrl.train.manifest import read_sealed
 from vlmrl.train.step import Learner, score_rows
 from vlmrl.types import Group, PlannedPrompt, Prompt, Rollout, ScoredGroup
 
@@ -311,8 +313,10 @@ class Pipeline:
         """Take up the steps in flight that a checkpoint holds. Another number of ranks deals their groups anew."""
         state = self._stage.state
         # of all ranks: the ones that saved them may have been more or fewer than now
-        files = sorted(path.glob(IN_FLIGHT.format(rank="*")))
-        saved = {file.name: {item["step"]: item["groups"] for item in json.loads(file.read_bytes())} for file in files}
+        names = fnmatch.filter((entry["path"] for entry in read_sealed(path)["files"]), IN_FLIGHT.format(rank="*"))
+        if lost := [name for name in names if not (path / name).is_file()]:
+            raise CheckpointError(f"{path / lost[0]}: missing, and steps were in flight; put it back, or delete this checkpoint")
+        saved = {name: {item["step"]: item["groups"] for item in json.loads((path / name).read_bytes())} for name in names}
         # fewer than k, or none, where the stage was to end there and has been given more steps
         steps = range(state.step, state.step + min(self._staleness, max((len(held) for held in saved.values()), default=0)))
         if any(list(held) != list(steps) for held in saved.values()):

@@ -22,12 +22,12 @@ from vlmrl.errors import NumericsError
 from vlmrl.policy.forward import Layout, TokenLogprobs, layout_of
 from vlmrl.policy.head import TokenStat
 from vlmrl.policy.model import Policy
-from vlmrl.policy.pack import MicroBatch, PackedBatch, Row, response_mask, to_device
+from vlmrl.policy.pack import Row, response_mask, to_device
 from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.mismatch import gaps
+from vlmrl.rollout.mismatch import MOST, gaps
 from vlmrl.train import dist
 from vlmrl.train.memory_ledger import MemoryLedger
-from vlmrl.train.passes import ModelPass, passes_of
+from vlmrl.train.passes import Micro, ModelPass, passes_of
 from vlmrl.train.updates import Complete, Updates
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
     return seen, tokens
 
 
-def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, turn: ModelPass) -> TokenLogprobs:
+def _forward(learner: Learner, layout: Layout, micro: Micro, turn: ModelPass) -> TokenLogprobs:
     """Run the forward pass of a micro-batch that a backward follows."""
     with nullcontext() if learner.around is None else learner.around(learner.policy):
         return turn.forward(
@@ -306,7 +306,7 @@ def _forward(learner: Learner, layout: Layout, micro: MicroBatch | PackedBatch, 
         )
 
 
-def _counted(x: LossInputs, slices: MicroSlices, micro: MicroBatch | PackedBatch, scalar: torch.Tensor, metrics: Sums) -> Sums:
+def _counted(x: LossInputs, slices: MicroSlices, micro: Micro, scalar: torch.Tensor, metrics: Sums) -> Sums:
     """Collect what is logged of a micro-batch, detached, so that no graph outlives its backward."""
     out: Sums = {}
     if slices.sampled_BT is not None:
@@ -365,7 +365,7 @@ def scored_inputs(learner: Learner, batch: Minibatch) -> LossInputs:
     return loss_inputs(batch, slice(None), TokenLogprobs(logp_BT=scores.logp_NT, entropy_BT=scores.entropy_NT, stats=scores.stats))
 
 
-def _slices(batch: Minibatch, n: torch.Tensor, micro: MicroBatch | PackedBatch) -> MicroSlices:
+def _slices(batch: Minibatch, n: torch.Tensor, micro: Micro) -> MicroSlices:
     device, width = micro.mask_BT.device, micro.mask_BT.shape[1]
     counted_BT = micro.mask_BT if batch.statistics_N is None else micro.mask_BT & to_device(batch.statistics_N[n, None], device)
     sampled = batch.logp_sampled_NT
@@ -378,7 +378,7 @@ def _gap(logp_BT: torch.Tensor, sampled_BT: torch.Tensor) -> Sums:
     gap = torch.where(known, logp_BT.detach() - sampled_BT, torch.zeros_like(sampled_BT))
     of = known.sum()
     # E_sampler[r - 1 - log r] with r = p_trainer / p_sampler: never negative, unlike the mean of -log r
-    return {"sampling/logp_gap": (gap.abs().sum(), of), "sampling/kl": ((torch.expm1(gap) - gap).sum(), of)}
+    return {"sampling/logp_gap": (gap.abs().sum(), of), "sampling/kl": ((torch.expm1(gap.clamp(max=MOST)) - gap).sum(), of)}
 
 
 def read(numbers: Sequence[Number]) -> list[float]:

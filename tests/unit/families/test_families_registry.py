@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoConfig
 
 from tests.support.reports import HERE, written
-from vlmrl.errors import ConfigError
+from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.extras.families.verdict import read
 from vlmrl.families.registry import CHOICES, FAMILIES, choose
 from vlmrl.policy.load import SETTINGS
@@ -68,6 +68,14 @@ def test_an_exported_folder_says_what_it_was_trained_as(folder: Path) -> None:
     assert choose("auto", "gemma3", str(folder)).choice == "generic"
     assert not choose("auto", "qwen3_vl", str(folder)).own_code
     assert choose("qwen_vl", "qwen3_vl", str(folder)).own_code, "the recipe decides where it names one"
+
+
+@pytest.mark.parametrize("content", [b'{"family": "gener', b'["generic"]', b"\xff\xfe"])
+def test_a_damaged_export_is_an_error_and_not_another_model(folder: Path, content: bytes) -> None:
+    (folder / SETTINGS).write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"vlmrl\.json: damaged: .*export the model again"):
+        choose("auto", "qwen3_vl", str(folder))
+    assert choose("qwen_vl", "qwen3_vl", str(folder)).own_code, "where the recipe names a family the file is not asked"
 
 
 def test_an_unknown_family_is_named_with_those_there_are(folder: Path) -> None:

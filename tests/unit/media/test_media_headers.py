@@ -19,10 +19,11 @@ from tests.support.media import make_video, numbered_frames
 from vlmrl.errors import MediaError
 from vlmrl.media import container, headers
 from vlmrl.media.decode import decode_medium
-from vlmrl.media.headers import Sizing, plan_medium, read_image_size
+from vlmrl.media.headers import plan_medium, read_image_size
 from vlmrl.media.image import decode_image
 from vlmrl.media.iso import read_iso
 from vlmrl.media.rotation import says_nothing_of_rotation
+from vlmrl.media.sizing import Sizing
 from vlmrl.media.video import probe_video, read_video_info
 
 SIZING = Sizing(

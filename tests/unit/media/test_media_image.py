@@ -15,7 +15,8 @@ from PIL import Image, ImageFile
 
 from tests.support.media import make_bomb_png, make_html
 from vlmrl.errors import MediaError
-from vlmrl.media.image import decode_image, image_size
+from vlmrl.media.headers import image_size
+from vlmrl.media.image import decode_image
 
 RNG = np.random.default_rng(0)
 PICTURE = RNG.integers(0, 256, (8, 12, 3), dtype=np.uint8).repeat(8, 0).repeat(8, 1)

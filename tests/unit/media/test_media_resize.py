@@ -11,8 +11,8 @@ from PIL import Image
 from vlmrl.compat import ensure_torchvision
 from vlmrl.config.load import load
 from vlmrl.errors import MediaError
-from vlmrl.media.headers import Sizing
 from vlmrl.media.resize import resize, smart_resize
+from vlmrl.media.sizing import Sizing
 
 ensure_torchvision()
 from qwen_vl_utils.vision_process import FRAME_FACTOR  # noqa: E402

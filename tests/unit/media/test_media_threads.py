@@ -95,6 +95,22 @@ def test_eviction_under_threads_keeps_the_budget_and_the_bits(root: Path) -> Non
     assert len(media._key_locks) == 0
 
 
+def test_frames_that_two_threads_put_at_once_are_counted_once() -> None:
+    """Both look for them, neither finds them, and both make the entry."""
+    frames, together = numbered_frames(1, 56, 56), threading.Barrier(2, timeout=60)
+    patchify = Counting()
+
+    def cut(*given: Any) -> Any:
+        together.wait()
+        return patchify(*given)
+
+    media = store(cut)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: media.put(frames.copy(), "image"), range(2))
+    assert one.handle == other.handle
+    assert media.cached_bytes == one.nbytes == sum(entry.nbytes for entry in media._entries.values())
+
+
 def test_a_fault_reaches_every_thread_that_asked(root: Path) -> None:
     truncate(make_video(root / "cut.mp4", numbered_frames(40, 56, 84), fps=10), 0.5)
     media, together = store(), threading.Barrier(4, timeout=60)

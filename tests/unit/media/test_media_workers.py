@@ -21,7 +21,7 @@ from tests.support.media import make_video, numbered_frames, truncate
 from tests.unit.media.test_media_store import clip, image, store
 from vlmrl.errors import MediaError, VlmrlError
 from vlmrl.media.decode import DecodedMedium, decode_medium
-from vlmrl.media.headers import Sizing
+from vlmrl.media.sizing import Sizing
 from vlmrl.media.workers import WorkerPool
 
 SIZING = Sizing(

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from tests.support.tiny import Tiny
-from vlmrl.policy.forward import repeat
 from vlmrl.policy.head import streaming_logprobs
 from vlmrl.policy.load import freeze
-from vlmrl.policy.pack import Row, pack, split
+from vlmrl.policy.pack import Row
+from vlmrl.policy.repeat import pack, repeat, split
 from vlmrl.policy.vision import VisionCache
 from vlmrl.types import PARTS
 

@@ -19,8 +19,9 @@ from tests.support.tiny import Tiny
 from vlmrl import rng
 from vlmrl.config.schema import OptimSection
 from vlmrl.errors import ConfigError
+from vlmrl.policy.fingerprint import weights_fingerprint
 from vlmrl.policy.forward import LAYOUTS, TokenLogprobs
-from vlmrl.policy.load import freeze, load_policy, weights_fingerprint
+from vlmrl.policy.load import freeze, load_policy
 from vlmrl.policy.lora import add_adapters, fold_adapters, merged_state, save_adapter
 from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.policy.pack import Row

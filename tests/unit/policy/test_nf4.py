@@ -15,7 +15,8 @@ from tests.support.tiny import load as open_files
 from tests.unit.policy.test_lora import SPEC, cache, log_probs, score, seed_of, stir
 from vlmrl.errors import ConfigError
 from vlmrl.policy import nf4
-from vlmrl.policy.load import freeze, load_policy, weights_fingerprint
+from vlmrl.policy.fingerprint import weights_fingerprint
+from vlmrl.policy.load import freeze, load_policy
 from vlmrl.policy.lora import add_adapters, fold_adapters, merged_state
 from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.rollout.engine_hf import HFEngine

@@ -14,8 +14,9 @@ from tests.support import given
 from tests.support import tiny as tiny_module
 from tests.support.tiny import Tiny
 from vlmrl.config.schema import Config
+from vlmrl.policy.fingerprint import weights_fingerprint
 from vlmrl.policy.forward import LAYOUTS
-from vlmrl.policy.load import freeze, load_policy, weights_fingerprint
+from vlmrl.policy.load import freeze, load_policy
 from vlmrl.policy.lora import add_adapters, fold_adapters, merged_state
 from vlmrl.policy.model import LoraSpec, Policy
 from vlmrl.policy.pack import Row

@@ -77,6 +77,13 @@ def test_budget_counts_the_memory_that_is_held(tiny: Tiny, policy: Policy) -> No
     assert small.hits == 1, "the first one is not"
 
 
+def test_a_medium_that_is_encoded_again_is_counted_once(tiny: Tiny, policy: Policy) -> None:
+    handles, vision = handles_of(tiny, 1), VisionCache(tiny.store, budget_bytes=BIG)
+    for _ in range(2):
+        (value,) = vision.encode(policy, handles, train=False).values()
+    assert vision._bytes == value.nbytes
+
+
 def test_two_caches_share_a_folder_and_encode_once(tiny: Tiny, policy: Policy, tmp_path: Path) -> None:
     handles = handles_of(tiny)
     first = VisionCache(tiny.store, budget_bytes=BIG, disk=FeatureStore(tmp_path, budget_bytes=BIG))

@@ -11,8 +11,8 @@ import torch
 
 from tests.support.tiny import Tiny
 from vlmrl import rng
-from vlmrl.policy.forward import repeat
-from vlmrl.policy.pack import Row, pack, prompt_positions
+from vlmrl.policy.pack import Row, prompt_positions
+from vlmrl.policy.repeat import pack, repeat
 from vlmrl.rollout.engine_hf import HFEngine, sample, uniforms
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 

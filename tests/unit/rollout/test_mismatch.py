@@ -39,6 +39,14 @@ def test_gaps_and_ratios_are_sums_over_the_sampled_tokens_of_each_place() -> Non
     assert found["sampling/logp_gap/video"] == (0.0, 0.0), "nothing was sampled there: a step leaves it out"
 
 
+def test_a_token_that_is_far_apart_leaves_ratios_finite() -> None:
+    found = gaps(torch.tensor([[-0.5, -200.0, -1.0]]), torch.tensor([[-150.0, -1.0, -1.0]]), [showing()])
+    total, count = found["sampling/ratio/text"]
+    assert count == 3
+    assert total == pytest.approx(math.exp(20.0) + math.exp(-20.0) + 1.0)
+    assert found["sampling/logp_gap/text"][0] == pytest.approx(149.5 + 199.0), "the gap itself is told as it is"
+
+
 def test_gaps_of_turns_are_apart_up_to_a_number() -> None:
     trainer = torch.tensor([[-1.0, -2.0], [-1.0, -1.0], [-3.0, 0.0], [-1.0, -1.0], [-2.0, -2.0]])
     sampled = torch.tensor([[-1.5, -1.0], [-1.0, -1.25], [-2.0, float("nan")], [-3.0, -3.0], [-3.0, -3.0]])

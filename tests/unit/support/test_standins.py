@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.support.standins import fill, image_bytes
-from vlmrl.media.image import image_size
+from vlmrl.media.headers import image_size
 from vlmrl.media.video import probe_video
 
 

@@ -22,6 +22,7 @@ from vlmrl.rollout.strategy.hint import sage
 from vlmrl.rollout.strategy.plain import plain
 from vlmrl.sampling.ledger import Ledger
 from vlmrl.train import dist, pipeline
+from vlmrl.train.manifest import write_manifest
 from vlmrl.train.memory_ledger import MemoryLedger
 from vlmrl.train.meter import Clock
 from vlmrl.train.pipeline import IN_FLIGHT, Pipeline
@@ -35,6 +36,7 @@ SAMPLES = {f"s{n}": replace(PROMPT.sample, id=f"s{n}") for n in range(40)}
 def write(queue: Pipeline, folder: Path) -> None:
     for name, raw in queue.save().items():
         (folder / name).write_bytes(raw)
+    write_manifest(folder, {})
 
 
 class Stage:
@@ -373,6 +375,7 @@ def test_steps_in_flight_are_dealt_anew_to_another_number_of_ranks(tmp_path: Pat
     for rank, places in ((0, (0, 2)), (1, (1,))):
         part = [{"step": step["step"], "groups": [step["groups"][place] for place in places]}]
         (tmp_path / IN_FLIGHT.format(rank=rank)).write_text(json.dumps(part))
+    write_manifest(tmp_path, {})
     groups, _ = make(later(stage, tmp_path / "alone"), 1, restored=tmp_path).take(prompts=3)
     assert [place for place, _ in groups] == [0, 1, 2]
     monkeypatch.setattr(dist, "world", lambda: 3)
@@ -417,6 +420,9 @@ def test_another_number_of_steps_than_when_it_was_saved(tmp_path: Path) -> None:
     assert not one._queue, "step 3 was in flight, and is not trained"
     for file in tmp_path.glob("in_flight*"):
         file.unlink()
+    with pytest.raises(CheckpointError, match=r"in_flight\.rank-0\.json: missing, and steps were in flight"):
+        make(later(stage, tmp_path / "b"), 2, restored=tmp_path).take(prompts=3)
+    write_manifest(tmp_path, {})
     ended = make(later(stage, tmp_path / "b"), 2, restored=tmp_path)
     ended.take(prompts=3)
     assert [flight.step for flight in ended._queue] == [3, 4], "where the stage was to end nothing was in flight"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -159,8 +160,7 @@ def test_statistics_leave_out_rows_that_are_not_the_policys(tiny: Tiny) -> None:
     data = dataclasses.replace(data, statistics_N=counted)
     report = optimizer_step(learner(tiny), data, TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")))
     one = learner(tiny)
-    from vlmrl.policy.forward import repeat
-    from vlmrl.policy.pack import pack
+    from vlmrl.policy.repeat import pack, repeat
 
     rows = [row for row, keep in zip(data.rows, counted.tolist(), strict=True) if keep]
     micro = pack(rows, one.policy.positions, one.policy.device, pad_id=0)
@@ -181,6 +181,13 @@ def test_gap_to_the_sampler_is_measured_over_sampled_tokens(tiny: Tiny) -> None:
     )
     assert report.metrics["sampling/logp_gap"] == pytest.approx(0.25, abs=1e-5)
     assert report.metrics["sampling/kl"] == pytest.approx(2.718281828**0.25 - 1 - 0.25, abs=1e-5)
+    far = torch.where(sampled.isfinite(), logp - 200.0, torch.nan)
+    report = optimizer_step(
+        learner(tiny),
+        dataclasses.replace(data, logp_sampled_NT=far),
+        TokenObjective(loss=policy_loss.bind("ppo_clip"), reducer=reducer.bind("seq_mean")),
+    )
+    assert report.metrics["sampling/kl"] == pytest.approx(math.expm1(20.0) - 200.0, rel=1e-5), "one token is no infinite mean"
 
 
 def test_a_pass_over_a_whole_minibatch_is_cut_to_its_own_rows(tiny: Tiny) -> None:

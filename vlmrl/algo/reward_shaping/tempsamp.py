@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vlmrl.algo.inputs import AdvantageInputs
+from vlmrl.algo.needs import column_index, with_column
 from vlmrl.algo.registries import reward_shaping
 
 
@@ -27,12 +28,6 @@ def nonlinear(reward: Tensor, *, tau: float, alpha_hi: float, alpha_lo: float) -
     return torch.where(reward >= tau, above, below)
 
 
-def _column(x: AdvantageInputs, name: str) -> int:
-    if name not in x.columns:
-        raise ValueError(f"shape: no reward column '{name}' (columns: {', '.join(x.columns)})")
-    return x.columns.index(name)
-
-
 @reward_shaping("tempsamp_nonlinear", paper="arXiv:2509.18056", monotone=True, alternative="TempSamp-R1's repairs")
 def tempsamp_nonlinear(
     rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs, *, reward: str, tau: float = 0.8, alpha_hi: float = 0.01, alpha_lo: float = 1.0
@@ -41,11 +36,12 @@ def tempsamp_nonlinear(
 
     Returns:
         Rewards [N, K].
+
+    Raises:
+        ValueError: there is no such column.
     """
-    k = _column(x, reward)
-    out_NK = rewards_NK.clone()
-    out_NK[:, k] = nonlinear(rewards_NK[:, k], tau=tau, alpha_hi=alpha_hi, alpha_lo=alpha_lo)
-    return torch.where(rewards_NK.isnan(), rewards_NK, out_NK)
+    k = column_index(x, reward)
+    return with_column(rewards_NK, k, nonlinear(rewards_NK[:, k], tau=tau, alpha_hi=alpha_hi, alpha_lo=alpha_lo))
 
 
 @reward_shaping("tempsamp_downscale", paper="arXiv:2509.18056", needs_injected_rows=True, alternative="TempSamp-R1's repairs")
@@ -56,10 +52,9 @@ def tempsamp_downscale(
 
     Returns:
         Rewards [N, K].
+
+    Raises:
+        ValueError: there is no such column.
     """
-    k = _column(x, reward)
-    out_NK = rewards_NK.clone()
-    out_NK[:, k] = torch.where(
-        x.on_policy_N | rewards_NK[:, k].isnan(), rewards_NK[:, k], torch.full_like(rewards_NK[:, k], factor * maximum)
-    )
-    return out_NK
+    k = column_index(x, reward)
+    return with_column(rewards_NK, k, torch.where(x.on_policy_N, rewards_NK[:, k], torch.full_like(rewards_NK[:, k], factor * maximum)))

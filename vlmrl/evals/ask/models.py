@@ -17,7 +17,8 @@ from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.engines import EvalEngine, LocalEngine, ReplayEngine
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.media.store import MediaSettings, MediaStore
-from vlmrl.policy.load import load_policy, load_processor, weights_fingerprint
+from vlmrl.policy.fingerprint import weights_fingerprint
+from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.vision import VisionCache
 from vlmrl.registry import Catalogue

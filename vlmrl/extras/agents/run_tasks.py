@@ -14,7 +14,7 @@ from vlmrl.extras.agents.evaluate import Conditions, EvalEpisode, evaluate_episo
 from vlmrl.extras.agents.rows import task_maker
 from vlmrl.extras.agents.suite_tasks import conditions_of, task_episodes
 from vlmrl.media.store import MediaStore
-from vlmrl.policy.load import weights_fingerprint
+from vlmrl.policy.fingerprint import weights_fingerprint
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.own import own_engine

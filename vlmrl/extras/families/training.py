@@ -21,7 +21,8 @@ from vlmrl.extras.families.layouts import Read, Subject
 from vlmrl.policy.forward import Layout, TokenLogprobs, read_tokens, scored
 from vlmrl.policy.head import HeadOptions
 from vlmrl.policy.model import Policy
-from vlmrl.policy.pack import PositionSpec, Row, by_prompt, response_mask, split, split_shared, to_device
+from vlmrl.policy.pack import PositionSpec, Row, by_prompt, response_mask, split_shared, to_device
+from vlmrl.policy.repeat import split
 from vlmrl.policy.vision import VisionCache
 from vlmrl.registry import Catalogue
 from vlmrl.types import Prompt

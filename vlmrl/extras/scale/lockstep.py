@@ -24,10 +24,10 @@ import torch.distributed as torch_dist
 from vlmrl.extras.scale.across import shared_columns
 from vlmrl.policy.forward import Layout, TokenLogprobs
 from vlmrl.policy.model import Policy
-from vlmrl.policy.pack import MicroBatch, PackedBatch, Row
+from vlmrl.policy.pack import PackedBatch, Row
 from vlmrl.policy.vision import PassFeatures, VisionCache, run_tower
 from vlmrl.train import dist
-from vlmrl.train.passes import ModelPass, Numbered
+from vlmrl.train.passes import Micro, ModelPass, Numbered
 from vlmrl.train.updates import Complete
 from vlmrl.types import MediaHandle, Prompt
 
@@ -44,7 +44,7 @@ class RankPass(ModelPass):
     idle: int = 0
     """Passes of the tower that other ranks make and this one has no media for."""
 
-    def forward(self, layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, *, train: bool, **more: Any) -> TokenLogprobs:
+    def forward(self, layout: Layout, policy: Policy, batch: Micro, *, train: bool, **more: Any) -> TokenLogprobs:
         """What `layout.forward` gives, together with all ranks where that is needed."""
         if not policy.shards.collective:
             return self._scores(layout, policy, batch, train=train, **more)
@@ -57,7 +57,7 @@ class RankPass(ModelPass):
 
         return TokenLogprobs.of(policy.shards.run(run), more.get("stats", {}))
 
-    def _scores(self, layout: Layout, policy: Policy, batch: MicroBatch | PackedBatch, *, train: bool, **more: Any) -> TokenLogprobs:
+    def _scores(self, layout: Layout, policy: Policy, batch: Micro, *, train: bool, **more: Any) -> TokenLogprobs:
         if self.owner is None or policy.sequence is None:
             return layout.forward(policy, batch, self.media, train=train, **more)
         row = cast(PackedBatch, batch) if self.own else None

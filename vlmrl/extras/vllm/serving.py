@@ -18,7 +18,7 @@ from vlmrl.extras.vllm.secret import made_token
 from vlmrl.extras.vllm.server import RolloutServer
 from vlmrl.extras.vllm.stage import core_options, room
 from vlmrl.policy.foreign import unproven
-from vlmrl.policy.load import class_of, load_processor, pick_device
+from vlmrl.policy.load import config_of, empty_model, load_processor, pick_device
 from vlmrl.run.session import Places
 
 
@@ -50,7 +50,7 @@ def serve(
             cfg,
             rollout,
             path=path,
-            architecture=class_of(path, bundle, revision=cfg.model.revision),
+            architecture=type(empty_model(config_of(path, bundle, cfg.model.revision), "sdpa")).__name__,
             cpu=pick_device(cfg.model.device).type == "cpu",
         )
         core = Core(replace(options, max_model_len=max(options.max_model_len, needed)))

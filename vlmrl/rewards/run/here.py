@@ -26,7 +26,11 @@ def stays_here(entry: Entry[Any], isolate: bool | None) -> bool:
 
 
 def isolated(used: Iterable[tuple[str, str, Any]]) -> list[str]:
-    """List where a recipe wants a worker for such a reward. `used`: place, slot and method of everything that the recipe names."""
+    """List where a recipe wants a worker for such a reward. `used`: place, slot and method of everything that the recipe names.
+
+    Returns:
+        A line for each, with its place and the reason why no worker can have it; empty where all can.
+    """
     wanted = [(where, method.name) for where, slot, method in used if slot == "reward" and method.isolate]
     known = [(where, registry.get(name)) for where, name in wanted if name in registry.names()]
     return [f"{where}.isolate: {why}" for where, entry in known if (why := _why_here(entry)) is not None]
@@ -34,7 +38,11 @@ def isolated(used: Iterable[tuple[str, str, Any]]) -> list[str]:
 
 def here_notes(stage: str, rewards: Iterable[Any]) -> list[str]:
     """Describe in a line the rewards of a stage (`rewards` of the recipe) that would run in a worker if it knew them, where the recipe does
-    not say itself that they run in this process."""
+    not say itself that they run in this process.
+
+    Returns:
+        One line for all of them, or none.
+    """
     named = [registry.get(method.name) for method in rewards if method.isolate is None]
     names = [f"'{entry.name}'" for entry in named if not entry.ours and entry.extra.get("worker", True) and not _imported(entry)]
     if not names:

@@ -44,6 +44,9 @@ def place(
         pool: of the workers; needed by a reward that runs in one.
         plugins: modules of the recipe; a worker imports them, in order.
 
+    Returns:
+        (group, context) -> one number, or None, per rollout.
+
     Raises:
         ConfigError: see `in_worker`.
         KeyError, TypeError: the reward or an argument does not exist.

@@ -91,6 +91,9 @@ class WorkerProcess:
             request: a JSON object without its closing brace: a number is added, and must come back.
             seconds: deadline of the answer.
 
+        Returns:
+            The object of the answer's line.
+
         Raises:
             WorkerLost: it died, or did not answer in time.
         """

@@ -30,6 +30,9 @@ def encode_call(group: Group, ctx: RewardContext) -> str:
 def decode_call(value: Mapping[str, Any]) -> tuple[Group, RewardContext]:
     """Read what `encode_call` was given.
 
+    Returns:
+        Group and context; the context knows its media by their handles only.
+
     Raises:
         KeyError, TypeError: keys are missing or unknown.
     """

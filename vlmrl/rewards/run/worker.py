@@ -64,7 +64,11 @@ class _Worker:
         self.folder, self.environment = os.getcwd(), dict(os.environ)
 
     def load(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Import a column's modules and bind its arguments. The limit on memory counts from what is in use then."""
+        """Import a column's modules and bind its arguments. The limit on memory counts from what is in use then.
+
+        Returns:
+            Empty; a `reason` with a `detail` where it failed.
+        """
         lift_memory_limit()
         try:
             for name in request["modules"]:

@@ -65,7 +65,14 @@ class WorkerReward:
     modules: tuple[str, ...]
 
     def start(self, call: str, n: int) -> Future[Outcome]:
-        """Begin scoring the `n` rollouts of what `wire.encode_call` gave; the future does not raise for what the reward does."""
+        """Begin scoring the `n` rollouts of what `wire.encode_call` gave; the future does not raise for what the reward does.
+
+        Returns:
+            Of the values, one per rollout, or of the reason why there are none.
+
+        Raises:
+            RuntimeError: the pool is closed.
+        """
         return self.pool.submit(self, call, n)
 
     def __call__(self, group: Group, ctx: RewardContext) -> list[float | None]:
@@ -102,6 +109,9 @@ class RewardPool:
 
     def submit(self, column: WorkerReward, call: str, n: int) -> Future[Outcome]:
         """Score one group in a worker that is free.
+
+        Returns:
+            As `WorkerReward.start`.
 
         Raises:
             RuntimeError: the pool is closed.

@@ -107,6 +107,13 @@ def formed(group: Group, rewards: Rewards, best: HintRound, *, form: Form, train
     return replace(group, rollouts=tuple(replace(r, k=k) for k, r in enumerate(out)))
 
 
+def joined(group: Group, rounds: Sequence[HintRound]) -> Group:
+    """Put the rows of all rounds behind the group's own, by tier. Rows are numbered by place; without any the group is as it was."""
+    made = [r for one in sorted(rounds, key=lambda one: one.request.tier) for r in one.rollouts]
+    rows = (*group.rollouts, *made)
+    return replace(group, rollouts=tuple(replace(r, k=k) for k, r in enumerate(rows))) if made else group
+
+
 class Hinted:
     """What the methods share: when to help, and how the group is formed from the lowest tier with a success."""
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from vlmrl.protocols import PromptSampler, sampler
-from vlmrl.sampling.base import Stream, check_ids, check_state, digest
+from vlmrl.sampling.base import Stream, check_ids, check_state, digest_of_groups
 from vlmrl.sampling.info import SampleInfo, group_by
 from vlmrl.types import PlannedPrompt
 
@@ -47,7 +47,7 @@ class CascadeSampler:
         self._starts = [0, *accumulate(lengths[:-1])]
         self._streams = [Stream(domains[name], seed, "cascade", name) for name in order]
         self._position = 0
-        self._digest = digest(f"{name}\x1f{sample_id}" for name in order for sample_id in domains[name])
+        self._digest = digest_of_groups((name, sample_id) for name in order for sample_id in domains[name])
 
     def plan(self, ledger: Any, *, prompts: int, rollouts: int) -> list[PlannedPrompt]:
         """The next `prompts` samples, `rollouts` of each. The ledger is not read."""

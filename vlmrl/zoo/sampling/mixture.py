@@ -13,7 +13,7 @@ from typing import Any
 
 from vlmrl.errors import CheckpointError
 from vlmrl.protocols import PromptSampler, sampler
-from vlmrl.sampling.base import Stream, check_ids, check_state, digest
+from vlmrl.sampling.base import Stream, check_ids, check_state, digest_of_groups
 from vlmrl.sampling.info import SampleInfo, group_by
 from vlmrl.types import PlannedPrompt
 
@@ -46,7 +46,7 @@ class MixtureSampler:
         self.shares = {name: given[name] / total for name in sorted(given) if given[name] > 0}
         self._streams = {name: Stream(sources[name], seed, "mixture", name) for name in self.shares}
         self._drawn = dict.fromkeys(self.shares, 0)
-        self._digest = digest(f"{name}\x1f{sample_id}" for name in self.shares for sample_id in sources[name])
+        self._digest = digest_of_groups((name, sample_id) for name in self.shares for sample_id in sources[name])
 
     def plan(self, ledger: Any, *, prompts: int, rollouts: int) -> list[PlannedPrompt]:
         """The next `prompts` samples, `rollouts` of each. The ledger is not read."""

@@ -11,10 +11,10 @@ them in its prompt; a thought of fewer words has fewer exits, and an answer with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from vlmrl.answers.tags import parse
 from vlmrl.protocols import strategy
+from vlmrl.rollout.strategy.hint import joined
 from vlmrl.types import Group, HintRequest, HintRound
 
 MOST = 20000
@@ -56,9 +56,7 @@ class EarlyExit:
 
     def merge(self, group: Group, rewards: Rewards, rounds: Sequence[HintRound]) -> Group:
         """The early answers in the order of their places, behind the whole one."""
-        made = [r for one in sorted(rounds, key=lambda one: one.request.tier) for r in one.rollouts]
-        rows = (*group.rollouts, *made)
-        return replace(group, rollouts=tuple(replace(r, k=k) for k, r in enumerate(rows))) if made else group
+        return joined(group, rounds)
 
 
 @strategy("s_grpo_proposed", paper="arXiv:2505.07686", wants={"advantage": ("dr_grpo",)})

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from vlmrl.protocols import strategy
 from vlmrl.rollout.pieces import beginning, cut_places
+from vlmrl.rollout.strategy.hint import joined
 from vlmrl.types import Group, HintRequest, HintRound
 
 Rewards = Sequence[float | None]
@@ -52,9 +52,7 @@ class GoingOn:
 
     def merge(self, group: Group, rewards: Rewards, rounds: Sequence[HintRound]) -> Group:
         """The group's own rows, then those that go on, by tier."""
-        made = [r for one in sorted(rounds, key=lambda one: one.request.tier) for r in one.rollouts]
-        rows = (*group.rollouts, *made)
-        return replace(group, rollouts=tuple(replace(r, k=k) for k, r in enumerate(rows))) if made else group
+        return joined(group, rounds)
 
 
 class Chain(GoingOn):

@@ -19,10 +19,10 @@ answer format, as JSON between the answer tags.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from vlmrl.errors import RowError
 from vlmrl.protocols import strategy
+from vlmrl.rollout.strategy.hint import joined
 from vlmrl.types import Group, HintRequest, HintRound, Sample
 
 OF = 8
@@ -82,9 +82,7 @@ class Several:
 
     def merge(self, group: Group, rewards: Rewards, rounds: Sequence[HintRound]) -> Group:
         """All rows; those of the further questions train under them."""
-        made = [r for one in sorted(rounds, key=lambda one: one.request.tier) for r in one.rollouts]
-        rows = (*group.rollouts, *made)
-        return replace(group, rollouts=tuple(replace(r, k=k) for k, r in enumerate(rows))) if made else group
+        return joined(group, rounds)
 
 
 class Paraphrased(Several):

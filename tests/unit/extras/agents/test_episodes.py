@@ -24,8 +24,9 @@ from vlmrl.extras.agents.pool import PoolSettings
 from vlmrl.extras.agents.prompts import chains, rows
 from vlmrl.extras.agents.screens import ScreenFolder
 from vlmrl.extras.agents.trajectory import Trajectory
-from vlmrl.policy.forward import LAYOUTS, repeat
-from vlmrl.policy.pack import Row, pack
+from vlmrl.policy.forward import LAYOUTS
+from vlmrl.policy.pack import Row
+from vlmrl.policy.repeat import pack, repeat
 from vlmrl.rollout.engine_hf import HFEngine
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
 

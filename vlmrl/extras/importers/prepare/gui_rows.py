@@ -16,7 +16,7 @@ from vlmrl.answers.coordinates import plain
 from vlmrl.errors import DataError, MediaError, RowError
 from vlmrl.extras.importers.prepare.prepare import Row, Skipped
 from vlmrl.media.access import read_media
-from vlmrl.media.image import image_size
+from vlmrl.media.headers import image_size
 
 Action = dict[str, Any]
 Moves = Literal["finger", "view"]

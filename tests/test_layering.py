@@ -153,7 +153,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "rapidfuzz": ("metrics",),
     "packaging": ("doctor",),
     "rapidocr": ("extras.agents.ocr",),
-    "huggingface_hub": ("extras.publish.hub", "extras.starter.models"),
+    "huggingface_hub": ("extras.publish.hub", "extras.starter.models", "policy.found"),
     "vllm": ("extras.vllm", "extras.families.conform.engine"),
     "bitsandbytes": ("extras.scale.adamw8bit", "policy.nf4"),
     "deepspeed": ("extras.scale",),

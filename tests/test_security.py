@@ -31,6 +31,7 @@ REACHES = {
     "extras.scale.mirror": "`checkpoint.mirror`",
     "extras.trackers": "trackers of `run.trackers`",
     "extras.publish.hub": "`vlmrl publish`",
+    "policy.found": "models on the Hugging Face hub",
     "extras.scale.beacon": "ranks of one job",
     "extras.scale.watchdog": "ranks of one job",
     "extras.scale.launch": "ranks of one job",

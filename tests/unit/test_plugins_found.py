@@ -43,3 +43,15 @@ def test_what_is_nowhere_or_lacks_something_is_said(folder: Path) -> None:
     assert "cannot import 'found_nowhere'" in first
     assert "run where its file is" in first
     assert "No module named 'not_to_be_found_anywhere'" in second
+
+
+def test_what_a_plug_in_raises_is_told_with_its_place(folder: Path) -> None:
+    """By itself, or by what it registers, such as a method without a docstring."""
+    (folder / "raises_a.py").write_text("import math\n\nnothing_here(math)\n")
+    (folder / "raises_b.py").write_text("import vlmrl\n\n\n@vlmrl.advantage('raises_b')\ndef untold(x):\n    return x.reward_N\n")
+    with pytest.raises(ConfigError) as caught:
+        import_plugins(["raises_a", "raises_b"])
+    first, second = caught.value.problems
+    assert first == f"plugins.0: 'raises_a' raised NameError: name 'nothing_here' is not defined ({folder / 'raises_a.py'}:3)"
+    assert second.startswith("plugins.1: 'raises_b' raised ValueError: advantage 'raises_b' needs a docstring")
+    assert str(folder / "raises_b.py") in second

@@ -39,14 +39,12 @@ def quiet_transformers() -> None:
     logging.disable_progress_bar()
 
 
-def _find(path: str) -> str:
-    """Return a local folder with `~` expanded; anything else is a hub id and stays as it is."""
-    return str(Path(path).expanduser()) if Path(path).expanduser().exists() else path
-
-
 def _load(loader: Any, path: str, what: str, **kwargs: Any) -> Any:
+    from vlmrl.policy.found import located
+
+    where = located(path, kwargs.get("revision"))
     try:
-        return loader.from_pretrained(_find(path), trust_remote_code=False, **kwargs)
+        return loader.from_pretrained(where, trust_remote_code=False, **kwargs)
     except ImportError as error:
         from vlmrl.families.packages import what_is_missing
 

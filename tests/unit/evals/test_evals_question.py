@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,7 @@ from vlmrl.config.schema import MediaSection
 from vlmrl.errors import CheckpointError, ConfigError
 from vlmrl.evals.ask.asking import ASKED, ORIGIN, Asking, asked_by, asking_of, chosen, recipe_of
 from vlmrl.evals.ask.models import LocalModel
-from vlmrl.evals.ask.question import QuestionModel, sample_of
+from vlmrl.evals.ask.question import Answered, QuestionModel, sample_of
 from vlmrl.extras.pages import drawn
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import MediaHandle, Sample
@@ -113,6 +116,29 @@ def test_a_copied_folder_says_how_it_is_asked(run: Path, tmp_path: Path):
     assert "bbox, point: 'bbox' is asked for" in found.notes[1]
     assert asking_of(copy, run / "config.yaml").media.fps == 2.0, "a recipe that is given wins"
     assert asked_by(cfg, cfg.stages[0], ())["answer_types"] == []
+
+
+def test_a_notebook_shows_the_picture_with_its_marks():
+    seen = picture(np.full((1, 40, 60, 3), 200, np.uint8), None)
+    said = Answered(
+        sample=asked("bbox", frame="norm1000"),
+        text="...",
+        thought="a < b",
+        answer="[100, 250, 500, 750]",
+        finish="stop",
+        tokens=3,
+        shown=(seen,),
+    )
+    page = said._repr_html_()
+    assert "<b>Thought:</b> a &lt; b</p><p><b>Answer:</b> [100, 250, 500, 750]</p>" in page
+    found = re.match(r'<img src="data:image/png;base64,([^"]+)"', page)
+    assert found is not None
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(found[1]))))
+    assert (pixels == drawn.COLOUR).all(-1)[10, 6:30].all(), "the upper side of the box, at a quarter of the height"
+    assert pixels[2, 2].tolist() == [200, 200, 200]
+    without = dataclasses.replace(said, text="<no>", thought=None, answer=None, shown=())
+    assert without._repr_html_() == "<p><b>Without an answer:</b> &lt;no&gt;</p>"
+    assert max(len(repr(said)), len(repr(without))) < 200
 
 
 def test_a_wording_of_the_recipe_goes_with_the_model(run: Path, tmp_path: Path):

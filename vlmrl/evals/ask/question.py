@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +16,12 @@ from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.asking import Asking
 from vlmrl.evals.ask.models import LocalModel, open_store
 from vlmrl.evals.ask.tasks import Task
+from vlmrl.evals.page import PAGES
 from vlmrl.media.store import MediaStore, ProcessedMedia
 from vlmrl.types import GenerationSettings, MediaKind, MediaRef, Prompt, Sample
+
+SMALL = 280
+"""Most pixels of height of a picture in a notebook."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +40,18 @@ class Answered:
     tokens: int
     shown: tuple[ProcessedMedia, ...] = field(repr=False)
     """The media as the model saw them."""
+
+    def _repr_html_(self) -> str:
+        """Show in a notebook the first medium small, as the model saw it and with what the answer marks, and the texts below it."""
+        texts = {"Thought": self.thought, "Answer": self.answer} if self.answer is not None else {"Without an answer": self.text}
+        told = "".join(f"<p><b>{name}:</b> {html.escape(text)}</p>" for name, text in texts.items() if text)
+        if not self.shown:
+            return told
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "drawn.png")
+            PAGES["answer"](file, self.sample, self.shown[0], self.answer)
+            picture = base64.b64encode(file.read_bytes()).decode()
+        return f'<img src="data:image/png;base64,{picture}" style="max-width: 100%; max-height: {SMALL}px">{told}'
 
 
 def sample_of(question: str, media: Sequence[tuple[MediaKind, Path]], asking: Asking) -> tuple[Sample, Path]:

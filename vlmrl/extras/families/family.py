@@ -22,6 +22,7 @@ from vlmrl.extras.families.training import LAYOUTS
 from vlmrl.families.base import Tokens
 from vlmrl.families.registry import read_json
 from vlmrl.families.report import report_of
+from vlmrl.policy.found import located
 from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.pack import PositionSpec
 from vlmrl.policy.vision import VisionCache
@@ -152,7 +153,7 @@ def given(model_type: str, path: str, revision: str | None = None) -> GenericFam
     from transformers import AutoConfig, GenerationConfig
     from transformers.utils.hub import cached_file
 
-    where = str(Path(path).expanduser()) if Path(path).expanduser().exists() else path
+    where = located(path, revision)
     try:
         config = AutoConfig.from_pretrained(where, revision=revision, trust_remote_code=False)
     except (OSError, ValueError) as error:

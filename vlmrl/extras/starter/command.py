@@ -94,9 +94,9 @@ def _others(examples: Path | None) -> None:
 
 def _starter(name: str, task: str | None, model: str | None, media_root: Path | None) -> None:
     """The starter of a task."""
-    from vlmrl.extras.starter.models import problem_of
     from vlmrl.extras.starter.recipe import MODEL, write_starter
     from vlmrl.extras.starter.tasks import TASKS
+    from vlmrl.policy.found import problem_of
 
     if task is None:
         raise ConfigError(f"give --data FILE, whose rows are read, or --task for a starter without rows: {', '.join(TASKS)}")

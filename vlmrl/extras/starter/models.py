@@ -8,6 +8,7 @@ from typing import Any
 
 from vlmrl.errors import ConfigError
 from vlmrl.extras.starter.recipe import MODEL
+from vlmrl.policy.found import problem_of
 
 KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 """Model types that train without a report of `vlmrl check MODEL`; a test holds this against `families`, whose import loads torch."""
@@ -37,29 +38,6 @@ def find_model(given: str | None) -> tuple[str, str]:
     raise ConfigError(f"--model: none is given, and the default is not here: {problem_of(MODEL)}, or give --model FOLDER")
 
 
-def problem_of(model: str) -> str | None:
-    """Why a model cannot be opened without a network; None where it can."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.constants import HF_HUB_CACHE
-    from huggingface_hub.errors import HFValidationError
-
-    folder = Path(model).expanduser()
-    if folder.exists() or model.startswith((".", "/", "~")):
-        if not folder.is_dir():
-            return f"no folder {model}"
-        missing = _missing(folder)
-        return None if missing is None else f"{model} has no {missing}; give the folder of a model with its processor, as it was published"
-    try:
-        found = try_to_load_from_cache(model, "config.json")
-    except HFValidationError:
-        return f"'{model}' is no folder here, and no id of the hub"
-    get = f"get it with: hf download {model}"
-    if not isinstance(found, str):
-        return f"'{model}' is no folder here and not in the hub's cache ({HF_HUB_CACHE}); {get}"
-    missing = _missing(Path(found).parent)
-    return None if missing is None else f"the hub's cache holds only a part of '{model}', without {missing}; {get}"
-
-
 def cached() -> list[str]:
     """Ids of the models in the hub's cache that can be trained."""
     from huggingface_hub import scan_cache_dir
@@ -72,12 +50,6 @@ def cached() -> list[str]:
     models = (repo for repo in repos if repo.repo_type == "model")
     known = [repo.repo_id for repo in models if any(_type(Path(one.snapshot_path)) in KINDS for one in repo.revisions)]
     return sorted(name for name in known if problem_of(name) is None)
-
-
-def _missing(folder: Path) -> str | None:
-    """The first file that a model needs and this folder lacks."""
-    wanted = ("config.json", "*processor_config.json", "*.safetensors")
-    return next((name for name in wanted if not any(folder.glob(name))), None)
 
 
 def _type(folder: Path) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from vlmrl.errors import ConfigError
-from vlmrl.extras.starter.models import KINDS, find_model, problem_of
+from vlmrl.extras.starter.models import KINDS, find_model
 from vlmrl.extras.starter.recipe import MODEL
 from vlmrl.families.registry import FAMILIES
+from vlmrl.policy.found import problem_of
 
 
 @pytest.fixture

@@ -289,3 +289,29 @@ def _pointer() -> str:
 
 def _clock() -> str:
     return source("clock.js").replace("EPOCH", json.dumps(EPOCH)).replace("LIMIT", json.dumps(CALLBACKS))
+
+
+class OnePage:
+    """What environments share that show one page at a time in the browser of their process."""
+
+    _browser: Browser
+    _page: Page | None = None
+
+    def close(self) -> None:
+        """Drop the page. The browser is kept for the other environments of this process."""
+        if self._page is not None:
+            page, self._page = self._page, None
+            page.close()
+
+    @property
+    def _now(self) -> Page:
+        if self._page is None:
+            raise RuntimeError("no episode is running")
+        return self._page
+
+    def _drop(self) -> None:
+        """After a failure: the page is worth nothing any more; nor is a browser that cannot even close it."""
+        try:
+            self.close()
+        except BrowserError:
+            self._browser.close()

@@ -24,7 +24,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.extras.agents.browser.actions import EXPLANATION, act, propose
 from vlmrl.extras.agents.browser.files import Files, read_files
 from vlmrl.extras.agents.browser.fonts import drawn_with
-from vlmrl.extras.agents.browser.page import Page
+from vlmrl.extras.agents.browser.page import OnePage, Page
 from vlmrl.extras.agents.browser.pipe import BrowserError
 from vlmrl.extras.agents.browser.process import INSTALL, find_browser, missing_browser, shared_browser
 from vlmrl.extras.agents.protocol import Observation, Outcome, Transition
@@ -133,7 +133,7 @@ def files() -> Files:
     return Files(ORIGIN, read_files(at))
 
 
-class MiniWob:
+class MiniWob(OnePage):
     """See the top of the file."""
 
     def __init__(
@@ -154,7 +154,6 @@ class MiniWob:
         self._pages, self._goal, self._explain, self._fresh_page = pages, goal, explain, fresh_page
         self._action_ms, self._wait_ms = action_ms, wait_ms
         self._browser = shared_browser(seconds=patience, sandbox=sandbox)
-        self._page: Page | None = None
         self._name = ""
         self._seed = 0
         self._done = False
@@ -216,21 +215,9 @@ class MiniWob:
             self._drop()
             raise
 
-    def close(self) -> None:
-        """Drop the page. The browser is kept for the other environments of this process."""
-        if self._page is not None:
-            page, self._page = self._page, None
-            page.close()
-
     def propose(self, n: int) -> str:
         """Mostly a click on something of the page; sometimes text, a key, a scroll, time, or a point anywhere."""
         return propose(self._now, n, "#area *")
-
-    @property
-    def _now(self) -> Page:
-        if self._page is None:
-            raise RuntimeError("miniwob: no episode is running")
-        return self._page
 
     def _ready(self) -> dict[str, Any]:
         """Let time pass until the page says that its problem is there; what it says then."""
@@ -240,13 +227,6 @@ class MiniWob:
             if looked["ready"]:
                 return looked
         raise BrowserError(f"{self._name} is not ready after {READY * self._action_ms} ms of its time")
-
-    def _drop(self) -> None:
-        """After a failure: the page is worth nothing any more; nor is a browser that cannot even close it."""
-        try:
-            self.close()
-        except BrowserError:
-            self._browser.close()
 
     def _observe(self, goal: str) -> Observation:
         page = self._now

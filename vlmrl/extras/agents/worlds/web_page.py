@@ -25,7 +25,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.extras.agents.browser.actions import EXPLANATION, act, propose
 from vlmrl.extras.agents.browser.files import Files, read_files
 from vlmrl.extras.agents.browser.fonts import drawn_with
-from vlmrl.extras.agents.browser.page import Page, source
+from vlmrl.extras.agents.browser.page import OnePage, Page, source
 from vlmrl.extras.agents.browser.pipe import BrowserError
 from vlmrl.extras.agents.browser.process import missing_browser, shared_browser
 from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
@@ -81,7 +81,7 @@ def _held(folder: str) -> Files:
     return read_page(folder)
 
 
-class WebPage:
+class WebPage(OnePage):
     """See the top of the file."""
 
     def __init__(
@@ -103,7 +103,6 @@ class WebPage:
         self._explain, self._success_at = explain, success_at
         self._action_ms, self._wait_ms, self._patience = action_ms, wait_ms, patience
         self._browser = shared_browser(seconds=patience, sandbox=sandbox)
-        self._page: Page | None = None
         self._instruction = ""
         self._reached = 0.0
         self._over = False
@@ -166,12 +165,6 @@ class WebPage:
             won = reward > 0 and reward >= self._success_at - ROUNDING
             return Transition(observation=None, reward=reward - before, outcome="success" if won else "failure")
 
-    def close(self) -> None:
-        """Drop the page. The browser is kept for the other environments of this process."""
-        if self._page is not None:
-            page, self._page = self._page, None
-            page.close()
-
     def propose(self, n: int) -> str:
         """Mostly a click on something of the page; sometimes text, a key, a scroll, time, or a point anywhere."""
         return propose(self._now, n, "body *")
@@ -191,12 +184,6 @@ class WebPage:
         return None if found is None else Optimum(reward=1.0, turns=found["count"])
 
     # ---- the functions of the page ---------------------------------------------------------------------------------
-
-    @property
-    def _now(self) -> Page:
-        if self._page is None:
-            raise RuntimeError("web_page: no episode is running")
-        return self._page
 
     def _begin(self, arguments: list[Any]) -> None:
         """Call `reset`, and wait for its promise. What it waits for is loaded, and time passes where it waits for a timer."""
@@ -312,12 +299,6 @@ class WebPage:
         except BrowserError as error:
             self._drop()
             raise BrowserError(f"{self._name}: {error}") from error
-
-    def _drop(self) -> None:
-        try:
-            self.close()
-        except BrowserError:
-            self._browser.close()
 
 
 def _where(raised: str) -> str:

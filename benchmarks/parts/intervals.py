@@ -218,7 +218,7 @@ def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--comparisons", type=int, default=COMPARISONS)
-    parser.add_argument("--evaluations", type=int, default=1000, help="for the coverage of overlaps")
+    parser.add_argument("--evaluations", type=int, default=500, help="for the coverage of overlaps")
     parser.add_argument("--write", type=Path, default=Path("docs/benchmarks/intervals.md"))
     args = parser.parse_args()
     command = "python -m benchmarks.parts.intervals"

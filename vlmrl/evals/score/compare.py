@@ -129,7 +129,7 @@ class FolderComparison:
             for n, label, a, b, difference, p, test in rows:
                 primary = x.primary is not None and label == LABELS.get(x.primary, x.primary)
                 more = f", {p_text(x.p_holm)} by Holm, {len(x.flips)} flips" if primary and x.p_holm is not None else ""
-                of = "" if n == str(x.n) else f" of {n}"
+                of = "" if n == str(x.n) else f", n {n}"
                 out.append(f"  {label}{' (primary)' if primary else ''}{of}: {a} -> {b}, {difference}, p {p} {test}{more}")
             if x.primary is None:
                 out.append("  no primary metric")

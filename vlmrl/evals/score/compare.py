@@ -31,8 +31,9 @@ from vlmrl.evals.score.paired import (
     mismatches,
     plain,
 )
+from vlmrl.evals.score.recipes import ONE_RUN, method_of, recipe_of, recipe_seed
 from vlmrl.evals.score.records import Record, by_sample
-from vlmrl.evals.score.runfiles import ONE_RUN, evaluation_at, method_of, recipe_of, recipe_seed
+from vlmrl.evals.score.runfiles import evaluation_at
 from vlmrl.evals.score.table import COUNTS, Cells, Paragraphs, difference_text, figure, markdown, p_text, range_text, visible
 from vlmrl.evals.score.values import Of, is_scored
 from vlmrl.metrics.holm import holm

@@ -18,8 +18,8 @@ from tests.unit.evals.test_evals_records import make_record
 from vlmrl.evals.score.compare import FolderComparison, compare_folders
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.paired import Incomparable, compare, mismatches
+from vlmrl.evals.score.recipes import ONE_RUN
 from vlmrl.evals.score.records import Record, by_sample, read_records
-from vlmrl.evals.score.runfiles import ONE_RUN
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import difference_text, p_text
 from vlmrl.extras.pages.eval_page import page as eval_page

@@ -151,8 +151,7 @@ def document(out: Path, seeds: Sequence[int], engines: Sequence[str]) -> str:
         f"The shell game with `{POSITIONS}`; {count} held-out hard questions (where is the ball after four to eight exchanges?), "
         "greedy answers of the reference engine, chance 1/3. From one fine-tuned model per seed, the same RL with rollouts of the "
         "reference engine (`hf`), of vLLM in the trainer's process (`vllm`) and of vLLM on a rollout server (`servers`). Differences are "
-        "paired, with 95% percentile bootstrap intervals over questions; where all answers are alike they have no width, which is less "
-        "than is known.",
+        "paired, with Tango's 95% intervals over questions.",
         "",
         learned,
         "## What the meter read",

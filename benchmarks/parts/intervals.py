@@ -77,9 +77,10 @@ def false_alarms(comparisons: int, seeds: Sequence[int], spread: float, seed: in
         runs = answers(generator, 2 * max(seeds), spread)
         a, b = runs[0], runs[max(seeds)]
         p = mcnemar(list(a == 1), list(b == 1))
-        low, high = percentile_interval(b - a, generator)
+        gains, losses = int((b > a).sum()), int((a > b).sum())
+        low, high = resampled_change(gains, losses, len(a))
         alarms[names[0]] += (low > 0 or high < 0) and p < ALPHA
-        low, high = tango(int((b > a).sum()), int((a > b).sum()), len(a))
+        low, high = tango(gains, losses, len(a))
         alarms[names[1]] += (low > 0 or high < 0) and p < ALPHA
         means = runs.mean(1)
         for n in seeds:
@@ -218,7 +219,7 @@ def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--comparisons", type=int, default=COMPARISONS)
-    parser.add_argument("--evaluations", type=int, default=1000, help="for the coverage of overlaps")
+    parser.add_argument("--evaluations", type=int, default=500, help="for the coverage of overlaps")
     parser.add_argument("--write", type=Path, default=Path("docs/benchmarks/intervals.md"))
     args = parser.parse_args()
     command = "python -m benchmarks.parts.intervals"

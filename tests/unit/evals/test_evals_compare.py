@@ -14,7 +14,7 @@ from vlmrl.errors import StorageError
 from vlmrl.evals.score.compare import compare_folders, is_worse
 from vlmrl.evals.score.evaluation import load_evaluation
 from vlmrl.evals.score.paired import Gap, Incomparable
-from vlmrl.evals.score.runfiles import ONE_RUN
+from vlmrl.evals.score.recipes import ONE_RUN
 from vlmrl.evals.score.table import difference_text
 from vlmrl.run.ui import Ui
 

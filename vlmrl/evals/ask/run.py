@@ -25,7 +25,6 @@ from vlmrl.evals.score.records import Record, sha256
 from vlmrl.evals.score.summary import Interval, Summary, summarize
 from vlmrl.evals.score.table import COUNTS, interval_text, markdown, summary_cells, table
 from vlmrl.media.store import MediaStore
-from vlmrl.metrics.intervals import mean_interval
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.registry import Catalogue
 from vlmrl.types import GenerationSettings, Prompt, Sample
@@ -105,6 +104,8 @@ class SuiteResult:
             rows.append([task.id, str(self.summaries[task.id].n), LABELS[task.primary], value])
         macro = self.macro()
         if macro is not None:
+            from vlmrl.metrics.intervals import mean_interval
+
             means = [x.mean for task in self.suite.tasks if (x := self.primary(task)) is not None]
             bounds = mean_interval(means, rng.generator(_SEED, "bootstrap", "tasks"), shares=False)
             rows.append(["macro mean over tasks", "", "", interval_text("macro", Interval.of(macro, bounds))])

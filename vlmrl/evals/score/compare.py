@@ -31,8 +31,9 @@ from vlmrl.evals.score.paired import (
     mismatches,
     plain,
 )
+from vlmrl.evals.score.recipes import ONE_RUN, method_of, recipe_of, recipe_seed
 from vlmrl.evals.score.records import Record, by_sample
-from vlmrl.evals.score.runfiles import ONE_RUN, evaluation_at, method_of, recipe_of, recipe_seed
+from vlmrl.evals.score.runfiles import evaluation_at
 from vlmrl.evals.score.table import COUNTS, Cells, Paragraphs, difference_text, figure, markdown, p_text, range_text, visible
 from vlmrl.evals.score.values import Of, is_scored
 from vlmrl.metrics.holm import holm
@@ -129,7 +130,7 @@ class FolderComparison:
             for n, label, a, b, difference, p, test in rows:
                 primary = x.primary is not None and label == LABELS.get(x.primary, x.primary)
                 more = f", {p_text(x.p_holm)} by Holm, {len(x.flips)} flips" if primary and x.p_holm is not None else ""
-                of = "" if n == str(x.n) else f" of {n}"
+                of = "" if n == str(x.n) else f", n {n}"
                 out.append(f"  {label}{' (primary)' if primary else ''}{of}: {a} -> {b}, {difference}, p {p} {test}{more}")
             if x.primary is None:
                 out.append("  no primary metric")

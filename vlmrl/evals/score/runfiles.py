@@ -15,11 +15,6 @@ import yaml
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.score.records import Record, read_verified
 
-NOT_MEASURED = "how much another seed changes is not measured"
-ONE_RUN = f"one run of each side: {NOT_MEASURED} (vlmrl compare A1 A2 A3 -- B1 B2 B3)"
-"""Stands under every table of two single runs."""
-_OF_THE_RUN = frozenset({"seed", "name", "root", "trackers", "threads", "push_to_hub"})
-"""Settings of `run` that make no other method."""
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -62,14 +57,19 @@ def plugins_of(path: Path) -> list[str]:
     Raises:
         StorageError: the recipe is damaged.
     """
-    names = _recipe(path)[1].get("plugins") or [] if (path / "config.yaml").is_file() else []
+    names = stored_recipe(path)[1].get("plugins") or [] if (path / "config.yaml").is_file() else []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise StorageError(f"{path / 'config.yaml'}: 'plugins' must be a list of module names, got {names!r:.80}")
     return names
 
 
-def _recipe(path: Path) -> tuple[str, dict[str, Any]]:
-    """`config.yaml` of a run as text and as values."""
+def stored_recipe(path: Path) -> tuple[str, dict[str, Any]]:
+    """Read `config.yaml` of a run as text and as values.
+
+    Raises:
+        ConfigError: there is none.
+        StorageError: it is damaged.
+    """
     if not (path / "config.yaml").is_file():
         raise ConfigError(f"{path}: not a run directory (no config.yaml); give the folder <run.root>/<run.name>")
     text = (path / "config.yaml").read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def read_run(path: Path) -> RunResults:
         ConfigError: not a run directory.
         StorageError: a file is damaged.
     """
-    text, config = _recipe(path)
+    text, config = stored_recipe(path)
     order = _json(path / "eval" / "order.json", [])
     records = {name: read_verified(path / "eval" / f"{name}.jsonl") for name in order}
     return RunResults(
@@ -153,7 +153,7 @@ def evaluation_at(path: Path) -> Path:
     held_out = [file for name in order if (file := folder / f"{name}.jsonl").is_file()]
     if held_out:
         return held_out[-1]
-    stages = [stage.get("name") for stage in _recipe(run)[1].get("stages") or [] if isinstance(stage, dict)]
+    stages = [stage.get("name") for stage in stored_recipe(run)[1].get("stages") or [] if isinstance(stage, dict)]
 
     def place(one: Path) -> tuple[int, float]:
         # `STAGE@STEP` before `STAGE`, which was evaluated at its end; a stage that the recipe does not name comes first of all
@@ -189,45 +189,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def seed_of(run: RunResults) -> int:
     """Read the seed that decides the resampling of every interval that is shown of a run."""
-    return recipe_seed(run.config)
-
-
-def run_of(path: Path) -> Path | None:
-    """Find the run that an evaluation is of: the run itself, its folder `eval`, or what lies in that. None for any other."""
-    folders = (path, *path.absolute().parents[:3])
-    return next((folder for folder in folders if (folder / "config.yaml").is_file()), None)
-
-
-def recipe_of(path: Path) -> dict[str, Any] | None:
-    """Read the recipe of the run that an evaluation is of; None where it is of no run.
-
-    Raises:
-        StorageError: the recipe is damaged.
-    """
-    run = run_of(path)
-    return None if run is None else _recipe(run)[1]
-
-
-def recipe_seed(recipe: Mapping[str, Any]) -> int:
-    """Read `run.seed` of a recipe."""
-    section = recipe.get("run")
+    section = run.config.get("run")
     return int(section.get("seed") or 0) if isinstance(section, Mapping) else 0
-
-
-def method_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out of a recipe the seed, and where and how its run is kept: two runs of one method have the rest in common."""
-    section = recipe.get("run")
-    kept = {key: value for key, value in section.items() if key not in _OF_THE_RUN} if isinstance(section, Mapping) else section
-    return {**recipe, "run": kept}
-
-
-def start_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what a run starts from and learns from: its base model, the generated world, and the rows of its stages."""
-    model, stages = recipe.get("model"), recipe.get("stages")
-    base = {key: model.get(key) for key in ("path", "revision")} if isinstance(model, Mapping) else model
-    sources = [stage.get("source") for stage in stages if isinstance(stage, Mapping)] if isinstance(stages, list) else []
-    rows = [json.dumps(source, sort_keys=True, default=str) for source in sources if source is not None]
-    return {"base": base, "world": recipe.get("toy"), "data": [recipe.get("data"), sorted(set(rows))]}
 
 
 def _json(path: Path, default: Any) -> Any:

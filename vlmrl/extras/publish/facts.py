@@ -14,8 +14,9 @@ from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.asking import ASKED, ORIGIN, recipe_of, saved_settings
 from vlmrl.evals.score.levels import whole_stages
 from vlmrl.evals.score.paired import comparisons_of
+from vlmrl.evals.score.recipes import NOT_MEASURED
 from vlmrl.evals.score.records import Record
-from vlmrl.evals.score.runfiles import NOT_MEASURED, read_eval, read_run, seed_of
+from vlmrl.evals.score.runfiles import read_eval, read_run, seed_of
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import Cells, comparison_cells, summary_cells
 from vlmrl.evals.score.verdict import verdict

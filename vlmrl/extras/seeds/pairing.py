@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import ConfigError
-from vlmrl.evals.score.runfiles import method_of, recipe_of, recipe_seed, start_of
+from vlmrl.evals.score.recipes import method_of, recipe_of, recipe_seed, start_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ from tests.unit.evals.test_evals_records import make_record
 from vlmrl.evals.score.compare import FolderComparison, compare_folders
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.paired import Incomparable, compare, mismatches
+from vlmrl.evals.score.recipes import ONE_RUN
 from vlmrl.evals.score.records import Record, by_sample, read_records
-from vlmrl.evals.score.runfiles import ONE_RUN
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import difference_text, p_text
 from vlmrl.extras.pages.eval_page import page as eval_page
@@ -133,7 +133,7 @@ def test_page_and_terminal_agree_on_four_answers_to_a_question(tmp_path: Path):
         cell = shown[LABELS[name]]
         assert_says(cell, name, gap)
         if name != "score" and cell["mean"] != "same":
-            (line,) = [line for line in text.splitlines() if re.match(rf"  {re.escape(LABELS[name])}( \(primary\))?( of \d+)?: ", line)]
+            (line,) = [line for line in text.splitlines() if re.match(rf"  {re.escape(LABELS[name])}( \(primary\))?(, n \d+)?: ", line)]
             assert f"{cell['mean']} {cell['interval']}, p {cell['p']} {cell['test']}" in line
             assert f"{cell['mean']}<small>{cell['interval']}</small>" in html
 
@@ -213,7 +213,7 @@ def test_a_forced_comparison_says_the_same_everywhere(tmp_path: Path):
     assert primary in Tables(html).tables
     assert metrics in Tables(html).tables
     for n, label, before, after, difference, p, test in metrics[1:]:
-        (line,) = [line for line in text.splitlines() if re.match(rf"  {re.escape(label)}( \(primary\))?( of {n})?: ", line)]
+        (line,) = [line for line in text.splitlines() if re.match(rf"  {re.escape(label)}( \(primary\))?(, n {n})?: ", line)]
         assert f": {before} -> {after}, {difference}, p {p} {test}" in line
     assert ONE_RUN in html
     assert html.index(ONE_RUN) > html.index("<table>")

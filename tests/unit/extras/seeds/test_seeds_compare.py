@@ -17,7 +17,7 @@ from vlmrl.cli import app
 from vlmrl.errors import ConfigError
 from vlmrl.evals.score.compare import compare_folders
 from vlmrl.evals.score.paired import Incomparable
-from vlmrl.evals.score.runfiles import ONE_RUN
+from vlmrl.evals.score.recipes import ONE_RUN
 from vlmrl.extras.seeds.command import BETWEEN, parted
 from vlmrl.extras.seeds.compare import compare_seeds
 

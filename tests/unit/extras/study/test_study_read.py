@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.documents import blocks
+from tests.support.documents import blocks, marks, tables
 from tests.unit.extras.study.conftest import Place
 from vlmrl.errors import ConfigError
 from vlmrl.extras.study.plan import Plan
 from vlmrl.extras.study.read import find_study, read_study
 from vlmrl.extras.study.spec import Study
+from vlmrl.extras.study.stats import HOLDS, NO_EFFECT, NO_PREMISE, OPEN
 from vlmrl.paths import names
 
 
@@ -36,6 +37,13 @@ def test_the_page_shows_the_shipped_one(tmp_path: Path) -> None:
     (block,) = [block for block in blocks("docs/study.md") if block.info == "yaml study"]
     (tmp_path / "toy_shell.yaml").write_text(block.text)
     assert read_study(tmp_path / "toy_shell.yaml") == read_study(find_study("toy_shell"))
+
+
+def test_the_page_names_every_key_and_verdict() -> None:
+    keys, verdicts = tables("docs/study.md")
+    named = [key for row in keys.rows for key in marks(row[0])]
+    assert sorted(named) == sorted(Study.model_fields.keys() - {"name"})
+    assert {row[0] for row in verdicts.rows} == {HOLDS, NO_EFFECT, NO_PREMISE, OPEN}
 
 
 def test_short_forms(place: Place) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from vlmrl.errors import ConfigError
 from vlmrl.evals.score.records import Record, by_sample, read_verified
@@ -208,7 +208,7 @@ def own_measures(places: Sequence[str]) -> list[Own]:
         function: Any = getattr(sys.modules[module], name, None)
         if not callable(function):
             raise ConfigError(f"measures: module '{module}' has no function '{name}'{nearest(name, dir(sys.modules[module]))}")
-        out.append(function)
+        out.append(cast("Own", function))
     return out
 
 

@@ -50,7 +50,7 @@ def _said(item: Any, root: Node) -> list[str]:
     """A problem of pydantic's as `file:line: key: what`; those that `spec` finds itself are several in one."""
     loc = tuple(item["loc"])
     if item["type"] == "value_error":
-        texts = [text for text in str(item["ctx"]["error"]).split("; ") if text]
+        texts = str(item["ctx"]["error"]).splitlines()
         if not loc:  # of the whole file: the key stands in the text
             return [f"{_at(root, tuple(_keys(text))).origin}: {text}" for text in texts]
         return [f"{_at(root, loc).origin}: {_dotted(loc)}: {text}" for text in texts]

@@ -195,7 +195,7 @@ class Study(Part):
     def _fits(self) -> Study:
         problems = [*_unknown_arms(self), *_seed_problems(self), *_setting_problems(self), *_measure_problems(self)]
         if problems:
-            raise ValueError("; ".join(problems))
+            raise ValueError("\n".join(problems))
         return self
 
     @property

@@ -10,6 +10,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ.pop("VLMRL_FAULT", None)
+# A product of matrices in bfloat16 has a kernel for each shape on a CPU, of about a MB. oneDNN and torch keep the last 1,024 of them each.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
 
 import ctypes
 import gc

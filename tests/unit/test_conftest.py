@@ -73,6 +73,16 @@ def test_what_a_module_left_in_a_cycle_is_given_back(monkeypatch):
         gc.enable()
 
 
+@pytest.mark.skipif(conftest.resident() == 0, reason="the machine does not say how much memory a process has")
+def test_kernels_of_shapes_that_are_over_are_given_back():
+    weight = torch.randn(128, 64, dtype=torch.bfloat16, requires_grad=True)
+    before = conftest.resident()
+    for rows in range(1, 151):
+        torch.nn.functional.linear(torch.randn(rows, 64, dtype=torch.bfloat16), weight).sum().backward()
+    conftest._libc.malloc_trim(0)
+    assert conftest.resident() - before < 96 * 2**20
+
+
 def test_a_test_on_the_shared_model_is_not_of_the_fast_lane(request, tiny_files):
     assert request.node.get_closest_marker("not_fast") is not None
     assert tiny_files[0].is_dir()

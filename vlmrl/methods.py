@@ -20,7 +20,6 @@ from vlmrl.config.load import flow
 from vlmrl.config.methods import SLOTS, check_methods, check_sources, used
 from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.data.adapters import ADAPTERS
-from vlmrl.data.wording import prompt_problem
 from vlmrl.errors import ConfigError
 from vlmrl.extras import METHODS
 from vlmrl.plugins import import_package, import_plugins
@@ -109,7 +108,11 @@ def _problems(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
 
 
 def _worded(config: Config) -> list[str]:
-    problem = None if config.data.prompt is None else prompt_problem(config.data.prompt)
+    if config.data.prompt is None:
+        return []
+    from vlmrl.data.wording import prompt_problem  # needs jinja2
+
+    problem = prompt_problem(config.data.prompt)
     return [] if problem is None else [f"data.prompt: {problem}"]
 
 

@@ -20,12 +20,11 @@ from vlmrl.config.load import flow
 from vlmrl.config.methods import SLOTS, check_methods, check_sources, used
 from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.data.adapters import ADAPTERS
-from vlmrl.data.wording import prompt_problem
 from vlmrl.errors import ConfigError
 from vlmrl.extras import METHODS
 from vlmrl.plugins import import_package, import_plugins
 from vlmrl.protocols import why_not_ahead
-from vlmrl.registry import Entry, Registry, type_name
+from vlmrl.registry import Entry, Registry, load, type_name
 
 PACKAGES = ("vlmrl.algo", "vlmrl.rewards", "vlmrl.sampling", "vlmrl.rollout.strategy", *METHODS.values(), "vlmrl.zoo")
 """Every module in these is imported, so that adding a method is adding a file."""
@@ -109,7 +108,8 @@ def _problems(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
 
 
 def _worded(config: Config) -> list[str]:
-    problem = None if config.data.prompt is None else prompt_problem(config.data.prompt)
+    # by its name: it needs jinja2
+    problem = None if config.data.prompt is None else load("vlmrl.data.wording:prompt_problem")(config.data.prompt)
     return [] if problem is None else [f"data.prompt: {problem}"]
 
 

@@ -10,14 +10,13 @@ import importlib
 import os
 import pkgutil
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from vlmrl.errors import ConfigError
 from vlmrl.extras import METHODS
 
-_PACKAGE = Path(__file__).parent
+ADVICE = "; install it, run where its file is, or put its folder on PYTHONPATH"
 
 
 def import_plugins(names: Sequence[str], where: str = "plugins") -> None:
@@ -31,20 +30,13 @@ def import_plugins(names: Sequence[str], where: str = "plugins") -> None:
         try:
             _import(name)
         except ImportError as error:
-            problems.append(
-                f"{where}.{i}: cannot import '{name}': {error}; install it, run where its file is, or put its folder on PYTHONPATH"
-            )
+            problems.append(f"{where}.{i}: cannot import '{name}': {error}{ADVICE}")
         except Exception as error:  # noqa: BLE001 (code of the user's: whatever it raises, its place is what helps)
-            problems.append(f"{where}.{i}: '{name}' raised {type(error).__name__}: {error}{_place(error)}")
+            from vlmrl.raised import told
+
+            problems.append(f"{where}.{i}: '{name}' raised {told(error)}")
     if problems:
         raise ConfigError(problems)
-
-
-def _place(error: Exception) -> str:
-    """Where code that is not ours was when it raised, or called what did."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
-    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(_PACKAGE) and frame.name != "import_module"]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def import_methods(slot: str) -> None:

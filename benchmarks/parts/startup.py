@@ -43,7 +43,12 @@ class Command:
 COMMANDS = (
     Command(name="--help", arguments=("--help",), budget=0.3, without=("torch", "transformers", "numpy", "yaml", "vlmrl.config")),
     Command(name="list", arguments=("list",), budget=0.5, without=("torch", "transformers", "vlmrl.config", "vlmrl.algo")),
-    Command(name="check RECIPE --no-data", arguments=("check", "toy_video", "--no-data"), budget=1.5, without=("transformers", "pyarrow")),
+    Command(
+        name="check RECIPE --no-data",
+        arguments=("check", "toy_video", "--no-data"),
+        budget=1.5,
+        without=("transformers", "pyarrow", "jinja2"),
+    ),
     Command(name=f"check, {ROWS} rows", arguments=("check", "recipe.yaml"), budget=3.0, without=MODELS),
     Command(name="train, finished run", arguments=("train", "recipe.yaml"), budget=1.0, without=("torch", "transformers")),
 )

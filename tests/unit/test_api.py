@@ -98,6 +98,7 @@ def test_a_mapping_may_name_a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"run": {"nmae": "x"}}, "the recipe: run: unknown key 'nmae'; did you mean 'name'|unknown.*nmae.*name"),
         ({"run": {"seed": float("nan")}}, "only plain values"),
         ({"run": {"name": object()}}, "only plain values .* object"),
+        ({"stages": [{"rewards": [{"name": "python", "function": len}]}]}, r"functions in vlmrl\.grpo\(\): .*len"),
         ({"stages": [{"kind": "grpo", "name": "rl", "source": {"path": "a"}, "steps": 1, "rewards": [{"name": "exat"}]}]}, "exact"),
     ],
 )

@@ -80,7 +80,7 @@ def load_mapping(
     try:
         text = json.dumps(recipe, default=_plain, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name}: only plain values can stand in a recipe: {error}") from error
+        raise ConfigError(f"{name}: only plain values can stand in a recipe, functions in vlmrl.grpo(): {error}") from error
     # JSON is YAML: the same rules for scalars hold, and every text stays one
     root = tree.parse(text, name, problems, lines=False) or Node({}, name)
     return _checked(_merged(Path.cwd() / "recipe.yaml", root, overrides, problems, notes), problems, notes, also)

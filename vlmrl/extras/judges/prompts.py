@@ -14,9 +14,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import DictLoader, StrictUndefined
-from jinja2.sandbox import SandboxedEnvironment
-
 MAX_CHARS = 65536
 """Longer texts are cut at the front, as answers are (`answers.tags`)."""
 
@@ -141,5 +138,8 @@ def ident_of(key: str) -> str:
 
 @functools.cache
 def _template(name: str) -> Any:
+    from jinja2 import DictLoader, StrictUndefined  # not for whoever only looks for the rewards that judge
+    from jinja2.sandbox import SandboxedEnvironment
+
     loader = DictLoader({"system": SYSTEM, **TEMPLATES})
     return SandboxedEnvironment(loader=loader, undefined=StrictUndefined, autoescape=False).get_template(name)

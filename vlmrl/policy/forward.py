@@ -128,14 +128,7 @@ def repeat(policy: Policy, batch: MicroBatch, vision: VisionCache, *, train: boo
     return scored(batch.rows, values, asked)
 
 
-def shared_prefix(
-    policy: Policy,
-    batch: PackedBatch,
-    vision: VisionCache,
-    *,
-    train: bool,
-    **how: Any,
-) -> TokenLogprobs:
+def shared_prefix(policy: Policy, batch: PackedBatch, vision: VisionCache, *, train: bool, **how: Any) -> TokenLogprobs:
     """Run the model on one packed row: every prompt and its media once, whatever the number of its answers. `how`: fields of
     `HeadOptions`.
 
@@ -215,8 +208,7 @@ class Layout:
 
 
 LAYOUTS: Catalogue[Layout] = Catalogue(
-    "layout",
-    {"shared_prefix": Layout(split_shared, pack_shared, shared_prefix), "repeat": Layout(split, pack, repeat)},
+    "layout", {"shared_prefix": Layout(split_shared, pack_shared, shared_prefix), "repeat": Layout(split, pack, repeat)}
 )
 
 TURNS = ("chains", "trees")

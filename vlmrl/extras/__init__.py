@@ -51,6 +51,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     "forecast of memory": {"plan": "vlmrl.extras.plan.ledger:foresee"},
     "section of a stage": {"distill": "vlmrl.extras.distill.section:DistillSection"},
     "kind of stage": {"distill": "vlmrl.extras.distill.stage:distill"},
+    "check of stages": {"distill": "vlmrl.extras.distill.check:check_sides"},
     "check of a GPU": {"plan": "vlmrl.extras.plan.recipe:warning"},
     "check of methods": {"trial": "vlmrl.extras.trial.step:try_methods"},
     "rollout engine": {"vllm": "vlmrl.extras.vllm.stage:VLLM"},

@@ -280,6 +280,12 @@ def lora_of(section: LoraSection | None) -> Lora | None:
     return None if section is None else Lora(rank=section.rank, targets=tuple(section.targets), vision=section.vision)
 
 
+def _taught(stage: GrpoSection) -> float:
+    """Count the scoring passes of a stage with a teacher: its own, and one of the policy where advantages are made of both."""
+    sampled = any(method.name == "teacher_reverse_kl" for method in stage.reweight)
+    return 0.0 if stage.kind != "distill" else 2.0 if sampled else 1.0
+
+
 def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
     """What a step of a stage does on one rank."""
     if isinstance(stage, PreferenceSection):  # two answers a row, scored by the reference and by the policy before the update
@@ -303,5 +309,7 @@ def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
     if isinstance(stage, GrpoSection):
         moves = any(method.name in MOVES_REFERENCE for _, _, method in of_stage(stage))
         compared = 1.0 if stage.beta > 0 or moves else 1 / stage.kl_every if stage.kl_every else 0.0
-        out |= {"reference": compared > 0, "moves": moves, "passes": compared + (1.0 if stage.updates_per_step > 1 else 0.0)}
+        old = 1.0 if stage.updates_per_step > 1 else 0.0
+        out |= {"reference": compared > 0, "moves": moves, "passes": compared + old + _taught(stage)}
+        out["reference"] |= stage.kind == "distill"  # a teacher of its own is counted as one of the policy's size
     return out

@@ -89,6 +89,8 @@ class Settings:
     """Keys and values that episodes may keep from turn to turn."""
     passes: float = 0.0
     """Scoring passes over all rows in a step: old log-probs and the reference's."""
+    teacher: bool = False
+    """Whether one of those passes is a teacher's, whose prompts are longer than is counted here."""
     reference: bool = False
     """Whether a second model is kept to compare with."""
     moves: bool = False
@@ -311,5 +313,6 @@ def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
         compared = 1.0 if stage.beta > 0 or moves else 1 / stage.kl_every if stage.kl_every else 0.0
         old = 1.0 if stage.updates_per_step > 1 else 0.0
         out |= {"reference": compared > 0, "moves": moves, "passes": compared + old + _taught(stage)}
-        out["reference"] |= stage.kind == "distill"  # a teacher of its own is counted as one of the policy's size
+        if stage.kind == "distill":  # a teacher of its own is counted as one of the policy's size
+            out |= {"reference": True, "teacher": True}
     return out

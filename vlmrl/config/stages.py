@@ -27,6 +27,7 @@ from vlmrl.config.section import (
 )
 from vlmrl.defaults import DEFAULTS
 from vlmrl.plugins import import_plugins
+from vlmrl.registry import Catalogue
 from vlmrl.types import Part
 
 
@@ -336,7 +337,8 @@ class GrpoSection(RolloutStage):
         return out
 
 
-SECTIONS: dict[str, type[StageBase]] = {"sft": SftSection, "preference": PreferenceSection, "grpo": GrpoSection}
+_OURS: dict[str, type[StageBase]] = {"sft": SftSection, "preference": PreferenceSection, "grpo": GrpoSection}
+SECTIONS: Catalogue[type[StageBase]] = Catalogue("section of a stage", _OURS)
 """`kind` -> section. A plug-in's kind comes in with `register_section`."""
 
 

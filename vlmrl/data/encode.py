@@ -246,13 +246,7 @@ class Encoder:
         # one span for each medium, in order: what `Prompt` writes as no owners at all
         plain = owners == tuple(range(len(handles)))
         prompt = Prompt(
-            sample=sample,
-            ids=ids,
-            media=handles,
-            spans=spans,
-            answer_format=answer_format,
-            owners=() if plain else owners,
-            kinds=kinds,
+            sample=sample, ids=ids, media=handles, spans=spans, answer_format=answer_format, owners=() if plain else owners, kinds=kinds
         )
         self._check_length(sample, ids)
         return prompt

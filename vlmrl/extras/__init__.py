@@ -49,6 +49,9 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "replay": "vlmrl.extras.agents.replay_page:write_replay",
     },
     "forecast of memory": {"plan": "vlmrl.extras.plan.ledger:foresee"},
+    "section of a stage": {"distill": "vlmrl.extras.distill.section:DistillSection"},
+    "kind of stage": {"distill": "vlmrl.extras.distill.stage:distill"},
+    "check of stages": {"distill": "vlmrl.extras.distill.check:check_sides"},
     "check of a GPU": {"plan": "vlmrl.extras.plan.recipe:warning"},
     "check of methods": {"trial": "vlmrl.extras.trial.step:try_methods"},
     "rollout engine": {"vllm": "vlmrl.extras.vllm.stage:VLLM"},
@@ -88,5 +91,9 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""
 
-METHODS: Mapping[str, str] = {"environment": "vlmrl.extras.agents.worlds", "reward": "vlmrl.extras.judges.rewards"}
+METHODS: Mapping[str, str] = {
+    "environment": "vlmrl.extras.agents.worlds",
+    "reward": "vlmrl.extras.judges.rewards",
+    "reweight": "vlmrl.extras.distill.methods",
+}
 """Slot -> package whose modules register methods of it when they are imported, which `vlmrl.methods` does."""

@@ -199,7 +199,7 @@ class MediaStore:
             # true of the file, whatever this row expects
             self._hashes[place] = digest
         check_hash(ref, digest)
-        key = self._key(stored_as(ref), digest)
+        key = self.key_of(ref, digest)
         # the same content under two paths is decoded once
         with self._turn(key):
             entry = self._find(key)
@@ -235,8 +235,7 @@ class MediaStore:
         for part in (str(frames.shape), repr(None if times is None else times.tolist()), repr(spacing)):
             digest.update(part.encode())
         key = self._key("frames" if kind == "video" else "image", f"put {digest.hexdigest()}")
-        found = self._find(key)
-        if found is not None:
+        if (found := self._find(key)) is not None:
             return found
         duration = None if times is None or spacing is None else float(times[-1]) + spacing
         shown = DecodedMedium(frames=frames, size=size, times=times, duration=duration, spacing=spacing)
@@ -304,8 +303,14 @@ class MediaStore:
             return self.get(ref, root).handle
         data, digest, _ = content_of(ref, root)
         check_hash(ref, digest)
-        shown, key = self._decode(ref, data), self._key(stored_as(ref), digest)
+        shown, key = self._decode(ref, data), self.key_of(ref, digest)
         return self._handle(ref.kind, key, self._grid(ref.kind, shown.frames), (shown.spacing, shown.times, shown.duration))
+
+    def digest(self, ref: MediaRef, root: Path) -> str | None:
+        """Give the hash of the content that was last read of a file; None where it was not, or is another file by now."""
+        place = seen_place(ref, root)
+        with self._lock:
+            return None if place is None else self._hashes.get(place)
 
     def weigh(self, ref: MediaRef, root: Path) -> int:
         """Compute the bytes that the entry of `get` takes in the cache: from the entry if it is there, else from `plan`.
@@ -313,10 +318,9 @@ class MediaStore:
         Raises:
             MediaError: as `plan`.
         """
-        place = seen_place(ref, root)
+        digest = self.digest(ref, root)
         with self._lock:
-            digest = None if place is None else self._hashes.get(place)
-            entry = None if digest is None else self._entries.get(self._key(stored_as(ref), digest))
+            entry = None if digest is None else self._entries.get(self.key_of(ref, digest))
         return self.weight(self.plan(ref, root)) if entry is None else entry.nbytes
 
     def weight(self, handle: MediaHandle) -> int:
@@ -409,6 +413,10 @@ class MediaStore:
                 f"expected {self.patch_dtype} with grid {expected}. Its patch sizes differ from the store's, or it resizes"
             )
 
+    def key_of(self, ref: MediaRef, digest: str) -> str:
+        """Compute the key of a medium whose file has this hash: a handle with it shows that content, under this store's settings."""
+        return self._key(stored_as(ref), digest)
+
     def _key(self, kind: Stored, digest: str) -> str:
         return hashlib.sha256(f"{kind}\n{digest}\n{self._parameters}".encode()).hexdigest()
 
@@ -418,7 +426,7 @@ class MediaStore:
             digest = self._hashes.get(place)
         if digest is None:
             return None
-        entry = self._find(self._key(stored_as(ref), digest))
+        entry = self._find(self.key_of(ref, digest))
         if entry is not None:
             check_hash(ref, digest)
         return entry

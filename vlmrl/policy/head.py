@@ -21,7 +21,7 @@ Letters: M rows (response tokens), V vocabulary, H hidden size, R and C rows and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from vlmrl.policy.pack import to_device
+from vlmrl.policy.pack import Row, to_device
 
 CHUNK_ROWS = 2048
 CHUNK_VOCAB = 4096
@@ -46,6 +46,10 @@ class TokenStat:
     """[M, V] -> [M]: from the log-probs over what may be drawn, without the forbidden ids. It sees a few rows at a time."""
     gradient: bool = False
     """Whether the result can be differentiated."""
+
+    def of_rows(self, rows: Sequence[Row]) -> TokenStat:
+        """Give the quantity for the rows of one micro-batch; one of the logits alone is the same for all."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +179,7 @@ def ranges(size: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, size)) for start in range(0, size, step))
 
 
-def _forbidden_in(columns: slice, plan: HeadPlan, device: torch.device) -> torch.Tensor | None:
+def forbidden_in(columns: slice, plan: HeadPlan, device: torch.device) -> torch.Tensor | None:
     """Find the forbidden ids of one vocabulary chunk, counted from its start."""
     inside = [i - columns.start for i in plan.forbidden if columns.start <= i < columns.stop]
     return to_device(torch.tensor(inside), device) if inside else None
@@ -255,7 +259,7 @@ class _Streaming(Function):
             for columns in ranges(size, plan.vocab):  # outside, so that each part of the matrix is cast once
                 head_c = head[columns].to(plan.compute)
                 bias_c = None if bias is None else bias[columns]
-                banned = _forbidden_in(columns, plan, hidden.device)
+                banned = forbidden_in(columns, plan, hidden.device)
                 for rows in ranges(count, plan.rows):
                     p = state.add(chunk_logits(hidden_c[rows], head_c, bias_c, banned, plan), rows, columns, targets[rows])
                     kept = p if whole else None
@@ -291,7 +295,7 @@ class _Streaming(Function):
             for columns in ranges(head.shape[0], plan.vocab):
                 head_c = head[columns].to(plan.compute)
                 bias_c = None if bias is None else bias[columns]
-                banned = _forbidden_in(columns, plan, hidden.device)
+                banned = forbidden_in(columns, plan, hidden.device)
                 part_head = None if d_head is None else _part(d_head, columns, plan.exact)
                 part_bias = None if d_bias is None else _part(d_bias, columns, plan.exact)
                 for rows in ranges(hidden.shape[0], plan.rows):

@@ -3,11 +3,14 @@
 A few rows at a time get their whole row of logits, [R, V], so that a quantity is a plain function of a distribution and may sort or
 compare. No more numbers are in memory at once than in one chunk of the fused pass. The backward pass makes the rows again and asks
 autograd for what stands behind them. Temperature, bias, soft cap and forbidden ids are those of the log-probs.
+
+A quantity that is no function of these log-probs alone computes itself from the hidden states (`HeadStat`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +20,28 @@ from torch.autograd.function import once_differentiable
 
 from vlmrl.policy.head import CHUNK_ROWS, CHUNK_VOCAB, HeadPlan, TokenStat, accumulate, cap_slope, chunk_logits, plan_of, ranges
 from vlmrl.policy.pack import to_device
+
+
+def _of_log_probs(logp_MV: Tensor) -> Tensor:
+    raise TypeError("this quantity is computed from hidden states, not from log-probs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadStat(TokenStat):
+    """A quantity per token that is computed from hidden states and output matrix as they are. `of_rows` says for which rows."""
+
+    function: Callable[[Tensor], Tensor] = _of_log_probs
+
+    def at(self, hidden_MH: Tensor, head_VH: Tensor, **how: Any) -> Tensor:
+        """Compute it for the scored tokens, row after row.
+
+        Args:
+            how: `temperature`, `forbidden`, `bias` and `cap`, as `token_stats` takes them.
+
+        Returns:
+            [M].
+        """
+        raise NotImplementedError
 
 
 def token_stats(
@@ -40,7 +65,13 @@ def token_stats(
     """
     rows = max(1, block // head_VH.shape[0])
     plan = plan_of(hidden_MH, head_VH, temperature, forbidden, (False, False), rows, CHUNK_VOCAB, cap)
-    return _TokenStats.apply(hidden_MH, head_VH, bias, stats, plan)  # pyright: ignore[reportReturnType]
+    how: dict[str, Any] = {"temperature": temperature, "forbidden": forbidden, "bias": bias, "cap": cap}
+    found = {name: stat.at(hidden_MH, head_VH, **how) for name, stat in stats.items() if isinstance(stat, HeadStat)}
+    of_logits = {name: stat for name, stat in stats.items() if name not in found}
+    if of_logits:
+        values: Any = _TokenStats.apply(hidden_MH, head_VH, bias, of_logits, plan)
+        found |= dict(zip(of_logits, values, strict=True))
+    return tuple(found[name] for name in stats)
 
 
 def stats_of(z_MV: Tensor, stats: Mapping[str, TokenStat], forbidden: tuple[int, ...]) -> list[Tensor]:

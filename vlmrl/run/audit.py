@@ -94,7 +94,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: RowsPage | None 
         trained.setdefault(stage.source, {}).update((sample.id, sample) for sample in samples)
         if samples:
             report.problems += idle_for_rows(stage, registries(cfg.plugins), {sample.task for sample in samples})
-        if isinstance(stage, RolloutStage) and samples and stage.environment is None:
+        if isinstance(stage, RolloutStage) and samples and stage.rewards and stage.environment is None:
             report.notes += here_notes(stage.name, stage.rewards)
             report.problems += _reward_problems(stage, cfg.plugins, samples)
             report.problems += without_turns(stage, registries(cfg.plugins), samples)

@@ -8,6 +8,7 @@ from vlmrl.algo.registries import group_loss
 from vlmrl.config.schema import GrpoSection, SftSection
 from vlmrl.config.stages import PreferenceSection
 from vlmrl.run.kinds import stage_kind
+from vlmrl.run.loop import Loop
 from vlmrl.run.open_stage import open_pipeline, open_rollout_stage, open_stage
 from vlmrl.run.session import Session
 from vlmrl.train.stage.algorithm import Algorithm, bind
@@ -39,8 +40,19 @@ def preference(session: Session, cfg: PreferenceSection) -> None:
 @stage_kind(GrpoSection)
 def grpo(session: Session, cfg: GrpoSection) -> None:
     """Train on answers of the policy and their rewards."""
+    loop, algorithm = open_grpo(session, cfg)
+    run_grpo(loop, cfg, algorithm)
+
+
+def open_grpo(session: Session, cfg: GrpoSection, *, reference: bool = False) -> tuple[Loop, Algorithm]:
+    """Open a stage of the GRPO family. `reference`: keep the starting weights, whatever the recipe's methods need."""
     algorithm = Algorithm.of(cfg)
     compares = cfg.beta > 0 or cfg.kl_every > 0 or bool(algorithm.acting_on("beta"))
-    loop = open_rollout_stage(session, cfg, methods=list(algorithm.methods()), reference=compares)
+    loop = open_rollout_stage(session, cfg, methods=list(algorithm.methods()), reference=reference or compares)
+    return loop, algorithm
+
+
+def run_grpo(loop: Loop, cfg: GrpoSection, algorithm: Algorithm) -> None:
+    """Make the steps of such a stage."""
     pipeline = open_pipeline(loop, cfg, algorithm.strategy.call())
     loop.run(partial(grpo_step, loop.stage, cfg, algorithm, pipeline, loop.keeper))

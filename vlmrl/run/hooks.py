@@ -31,7 +31,7 @@ from vlmrl.train.step import rates
 Hook = Callable[[Stage, StepResult], None]
 
 MAX_SKIPPED_STEPS = 3
-SHOWN = ("reward", "loss", "completions/mean_length", "completions/think_rate", "grad_norm")
+SHOWN = ("reward", "distill/gap", "loss", "completions/mean_length", "completions/think_rate", "grad_norm")
 """Beside the progress bar."""
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vlmrl.config.schema import StageBase, register_section
+from vlmrl.registry import Catalogue
 
 if TYPE_CHECKING:
     from vlmrl.run.session import Session
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Kind = Callable[..., None]
 """(session, section): open the stage, and train from its current step to its end."""
 
-KINDS: dict[str, Kind] = {}
+KINDS: Catalogue[Kind] = Catalogue("kind of stage")
 """`kind` of a recipe's stage -> what runs it."""
 
 
@@ -38,9 +39,7 @@ def stage_kind(section: type[StageBase]) -> Callable[[Kind], Kind]:
 
     def register(kind: Kind) -> Kind:
         name = register_section(section)
-        if name in KINDS:
-            raise ValueError(f"stage kind '{name}' is registered twice")
-        KINDS[name] = kind
+        KINDS.add(name, kind)
         return kind
 
     return register

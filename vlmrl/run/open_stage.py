@@ -277,7 +277,7 @@ def _rewards(s: Session, cfg: RolloutStage, samples: Mapping[str, Sample]) -> Re
     for note in here_notes(cfg.name, cfg.rewards):
         s.ui.say(note)
     runner = reward_runner(cfg, s.cfg.plugins)
-    if cfg.environment is not None:
+    if cfg.environment is not None or not cfg.rewards:
         return runner
     try:
         problems = runner.self_test(list(islice(samples.values(), 64)), cfg.answer_format)

@@ -153,7 +153,7 @@ def _columns(records: Sequence[_Record], progress: float) -> AdvantageInputs:
     return AdvantageInputs(
         reward_N=total(rewards_NK, weights_K),
         rewards_NK=rewards_NK,
-        valid_N=(~rewards_NK.isnan()).any(dim=1),  # judged by one reward at least
+        valid_N=~total(rewards_NK, weights_K).isnan(),
         group_N=torch.tensor([record.place for record in records for _ in record.rewards]),
         task_N=torch.tensor([tasks.index(record.task) for record in records for _ in record.rewards]),
         on_policy_N=torch.tensor([flag for record in records for flag in record.on_policy]),
@@ -199,12 +199,12 @@ def total(rewards_NK: torch.Tensor, weights_K: torch.Tensor | None) -> torch.Ten
     """Sum the judged columns by their weights, with a weight of 1 each where None is given.
 
     Returns:
-        [N]; NaN where none was judged.
+        [N]; NaN where none was judged, and 0 where there is no column to judge by.
     """
     judged = ~rewards_NK.isnan()
     # not a product with the mask, in which NaN * 0 would be NaN: [N, K] -> [N]
     out = torch.where(judged, rewards_NK if weights_K is None else rewards_NK * weights_K, torch.zeros_like(rewards_NK)).sum(dim=1)
-    return torch.where(judged.any(dim=1), out, torch.full_like(out, float("nan")))
+    return torch.where(judged.any(dim=1) | (judged.shape[1] == 0), out, torch.full_like(out, float("nan")))
 
 
 def sampler_logprobs(rollouts: Sequence[Rollout], width: int) -> tuple[torch.Tensor, torch.Tensor]:

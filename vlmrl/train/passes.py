@@ -41,7 +41,8 @@ class ModelPass:
 
     def forward(self, layout: Layout, policy: Policy, batch: Micro, *, train: bool, **more: Any) -> TokenLogprobs:
         """Run `layout.forward` with this pass's features of media; other kinds of pass do it together with other ranks."""
-        return layout.forward(policy, batch, self.media, train=train, **more)
+        stats = {name: stat.of_rows(batch.rows) for name, stat in more.pop("stats", {}).items()}
+        return layout.forward(policy, batch, self.media, train=train, stats=stats, **more)
 
 
 def passes_of(policy: Policy, vision: VisionCache, own: Sequence[Numbered], *, train: bool) -> Iterator[tuple[Numbered, list[ModelPass]]]:

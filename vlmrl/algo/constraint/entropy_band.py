@@ -48,12 +48,7 @@ def penalty(measured: Mapping[str, PartialMean], *, low: float = 0.2, high: floa
 
 
 def term(
-    logp_BT: Tensor,
-    mask_BT: Tensor,
-    task_B: Tensor,
-    tasks: Sequence[str],
-    slopes: Mapping[str, float],
-    measured: Mapping[str, PartialMean],
+    logp_BT: Tensor, mask_BT: Tensor, task_B: Tensor, tasks: Sequence[str], slopes: Mapping[str, float], measured: Mapping[str, PartialMean]
 ) -> Tensor:
     """Compute a loss whose plain sum over all micro-batches and ranks has the regulariser's gradient.
 

@@ -62,6 +62,8 @@ def verdict(name: str, found: Plan) -> list[str]:
     ]
     if m.host:
         out.append(f"{gigabytes(m.host)} GB of the machine's memory for each rank")
+    if found.settings.teacher:
+        out.append("its teacher is counted with the policy's size and prompts; vlmrl check says how much longer its own prompts are")
     if found.fits == "yes":
         return out
     out.append("each change by itself:")

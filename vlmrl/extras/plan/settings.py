@@ -89,6 +89,8 @@ class Settings:
     """Keys and values that episodes may keep from turn to turn."""
     passes: float = 0.0
     """Scoring passes over all rows in a step: old log-probs and the reference's."""
+    teacher: bool = False
+    """Whether one of those passes is a teacher's, whose prompts are longer than is counted here."""
     reference: bool = False
     """Whether a second model is kept to compare with."""
     moves: bool = False
@@ -280,6 +282,12 @@ def lora_of(section: LoraSection | None) -> Lora | None:
     return None if section is None else Lora(rank=section.rank, targets=tuple(section.targets), vision=section.vision)
 
 
+def _taught(stage: GrpoSection) -> float:
+    """Count the scoring passes of a stage with a teacher: its own, and one of the policy where advantages are made of both."""
+    sampled = any(method.name == "teacher_reverse_kl" for method in stage.reweight)
+    return 0.0 if stage.kind != "distill" else 2.0 if sampled else 1.0
+
+
 def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
     """What a step of a stage does on one rank."""
     if isinstance(stage, PreferenceSection):  # two answers a row, scored by the reference and by the policy before the update
@@ -303,5 +311,8 @@ def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
     if isinstance(stage, GrpoSection):
         moves = any(method.name in MOVES_REFERENCE for _, _, method in of_stage(stage))
         compared = 1.0 if stage.beta > 0 or moves else 1 / stage.kl_every if stage.kl_every else 0.0
-        out |= {"reference": compared > 0, "moves": moves, "passes": compared + (1.0 if stage.updates_per_step > 1 else 0.0)}
+        old = 1.0 if stage.updates_per_step > 1 else 0.0
+        out |= {"reference": compared > 0, "moves": moves, "passes": compared + old + _taught(stage)}
+        if stage.kind == "distill":  # a teacher of its own is counted as one of the policy's size
+            out |= {"reference": True, "teacher": True}
     return out

@@ -35,6 +35,7 @@ class Filled:
     held_out: Sequence[str]
     """Lines of the section `eval`, or a comment in its place."""
     prompt_tokens: int = 8192
+    form: Path = FORM
 
 
 def write(file: Path, name: str, filled: Filled) -> None:
@@ -57,7 +58,7 @@ def write(file: Path, name: str, filled: Filled) -> None:
         "ANSWER": str(filled.kind.new_tokens),
     }
     # Words first: what a line says may look like a mark.
-    form = re.sub(r"@([A-Z]+)@", lambda found: words[found[1]], FORM.read_text(encoding="utf-8"))
+    form = re.sub(r"@([A-Z]+)@", lambda found: words[found[1]], filled.form.read_text(encoding="utf-8"))
     text = re.sub(r"^( *)<([A-Z]+)>$", lambda found: "\n".join(f"{found[1]}{line}" for line in lines[found[2]]), form, flags=re.M)
     fs.write_text(file, re.sub(r"^( *[^#\s][^#\n]*?) +(# .*)$", _aligned, text, flags=re.M))
 
@@ -110,6 +111,7 @@ def write_starter(
         source=source,
         held_out=held_out,
         prompt_tokens=chosen.prompt_tokens,
+        form=FORM.with_name(chosen.form),
     )
     write(file, name, filled)
 

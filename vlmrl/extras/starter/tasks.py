@@ -88,6 +88,11 @@ KINDS: dict[str, Kind] = {
         answer_type="action",
         rewards=("{name: gui_action, profile: exact}   # also os_atlas, gui_r1, ui_r1, ton: the rules of these papers",),
     ),
+    "distill": Kind(
+        about="Fewer frames, the same answers: a teacher that sees all frames scores the model's own answers; gold ones are not used.",
+        answer_type="choice",
+        rewards=(),
+    ),
     "mixed": Kind(
         about="Questions with answers of several kinds, each paid by the measure of its answer type.",
         answer_type=None,
@@ -107,6 +112,8 @@ class Task:
     row: tuple[str, ...]
     """One JSON object, in lines."""
     prompt_tokens: int = 8192
+    form: str = "recipe.yaml"
+    """File beside this one that is filled in."""
 
 
 TASKS: dict[str, Task] = {
@@ -125,6 +132,15 @@ TASKS: dict[str, Task] = {
             '{"id": "a1", "task": "clicks", "answer_type": "point", "image": "a.png", "prompt": "Click on OK.", "answer": "[512, 80]",',
             ' "gt": {"boxes": [[490, 60, 534, 100]]}, "meta": {"frame": "norm1000"}}',
         ),
+    ),
+    "distill": Task(
+        kind="distill",
+        medium="video",
+        row=(
+            '{"id": "a1", "task": "video_qa", "answer_type": "choice", "video": "a.mp4",',
+            ' "prompt": "What does he pick up?\\nA. a cup\\nB. a book", "answer": "B"}',
+        ),
+        form="distill.yaml",
     ),
     "grounding": Task(
         kind="time_span",

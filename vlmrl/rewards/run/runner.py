@@ -96,7 +96,7 @@ class RewardRunner:
             values.append(column)
             reasons |= {f"{name}/{reason}": count for reason, count in faults.items()}
         # [K][G] to [G][K]
-        rows = tuple(zip(*values, strict=True)) if values else ()
+        rows = tuple(zip(*values, strict=True)) if values else ((),) * len(group.rollouts)
         scores = Scores(
             columns=tuple(name for name, _, _ in self.columns),
             weights=tuple(weight for _, weight, _ in self.columns),

@@ -1,0 +1,94 @@
+"""What a recipe may say of a stage `distill`, and what is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vlmrl.api import load_recipe
+from vlmrl.config.schema import SECTIONS, Config
+from vlmrl.errors import ConfigError
+from vlmrl.extras.distill.section import DistillSection, TeacherMediaSection
+from vlmrl.extras.distill.stage import refused
+from vlmrl.run.kinds import KINDS
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "distill.yaml"
+
+
+def recipe(**stage: Any) -> dict[str, Any]:
+    out: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
+    out["stages"][0] |= stage
+    return out
+
+
+def problems(**stage: Any) -> str:
+    with pytest.raises(ConfigError) as found:
+        load_recipe(recipe(**stage))
+    return "\n".join(found.value.problems)
+
+
+def test_it_is_a_kind_of_stage_that_nobody_has_to_import() -> None:
+    config = load_recipe(recipe()).config
+    (stage,) = config.stages
+    assert isinstance(stage, DistillSection)
+    assert SECTIONS["distill"] is DistillSection
+    assert callable(KINDS["distill"])
+    assert stage.rewards == ()
+    assert [method.name for method in stage.reweight] == ["teacher_reverse_kl"]
+    assert stage.teacher.media == TeacherMediaSection(min_pixels=3136, max_pixels=4704)
+    assert refused(config, stage) == []
+
+
+def test_beside_rewards_and_with_the_whole_vocabulary() -> None:
+    config = load_recipe(recipe(rewards=[{"name": "temporal_iou"}], auxiliary_losses=[{"name": "teacher_jsd", "beta": 1.0}])).config
+    (stage,) = config.stages
+    assert isinstance(stage, DistillSection)
+    assert stage.rewards[0].name == "temporal_iou"
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ({"reweight": []}, "teacher: nothing asks it"),
+        ({"teacher": {"hint": "solution"}}, "teacher.hint 'solution': expected answer, thought or meta.<name>"),
+        ({"rollout": {"strategy": {"name": "offpolicy_gt"}}}, "rollout.strategy 'offpolicy_gt': a teacher scores answers"),
+        ({"environment": {"name": "toy_desk"}}, "environment: a teacher scores answers to the prompt of a row"),
+        ({"rewards": [{"name": "format"}, {"name": "format"}]}, "reward 'format' is listed twice"),
+        ({"kind": "grpo", "teacher": {}, "rewards": [{"name": "format"}]}, "teacher"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(stage: dict[str, Any], said: str) -> None:
+    assert said in problems(**stage)
+
+
+@pytest.mark.parametrize("field", ["reweight", "auxiliary_losses"])
+def test_a_stage_without_a_teacher_cannot_ask_one(field: str) -> None:
+    given = recipe(kind="grpo", rewards=[{"name": "format"}])
+    del given["stages"][0]["teacher"]
+    given["stages"][0][field] = [{"name": "teacher_reverse_kl" if field == "reweight" else "teacher_jsd"}]
+    with pytest.raises(ConfigError, match="only a stage of kind distill has one; set kind: distill"):
+        load_recipe(given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"teacher": {"weights": "adapter_off"}}, "there is no model.lora; take start"),
+        ({"auxiliary_losses": [{"name": "teacher_jsd"}, {"name": "teacher_jsd", "beta": 1.0}]}, "teacher_jsd is listed twice"),
+    ],
+)
+def test_what_the_rest_of_the_recipe_forbids(changes: dict[str, Any], said: str) -> None:
+    config = Config.model_validate(recipe(**changes))
+    (stage,) = config.stages
+    assert isinstance(stage, DistillSection)
+    assert said in "\n".join(refused(config, stage))
+
+
+def test_not_in_shards() -> None:
+    config = Config.model_validate(recipe() | {"train": {"sharding": "fsdp"}})
+    (stage,) = config.stages
+    assert isinstance(stage, DistillSection)
+    assert "take train.sharding: ddp" in "\n".join(refused(config, stage))

@@ -1,0 +1,131 @@
+"""The divergence from a teacher in the pass of the loss: in every layout and split the one of whole distributions, and nothing where the
+teacher is the policy."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.tiny import Tiny
+from tests.unit.extras.distill.test_view import view
+from tests.unit.train.test_step import batch, learner, weights
+from vlmrl.algo.inputs import LossInputs, LossOutput
+from vlmrl.algo.registries import reducer
+from vlmrl.errors import CheckpointError
+from vlmrl.extras.distill.methods.scores import DIVERGENCE
+from vlmrl.extras.distill.teacher import Teacher, TeacherJsd, TeacherScores
+from vlmrl.policy.pack import Row
+from vlmrl.policy.token_stats import HeadStat
+from vlmrl.policy.vision import VisionCache
+from vlmrl.train.stage.loss import TokenObjective
+from vlmrl.train.step import Learner, StepReport, optimizer_step, score_rows, score_tokens
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Whole(HeadStat):
+    """The log-probs of all tokens that may be drawn, the slow way."""
+
+    into: list[Any]
+    rows: Any = ()
+
+    def of_rows(self, rows: Any) -> HeadStat:
+        return dataclasses.replace(self, rows=rows)
+
+    def at(self, hidden_MH: torch.Tensor, head_VH: torch.Tensor, **how: Any) -> torch.Tensor:
+        z_MV = (hidden_MH @ head_VH.T).double() / how["temperature"]
+        z_MV[:, list(how["forbidden"])] = float("-inf")
+        parts = z_MV.log_softmax(1).split([len(row.response) for row in self.rows])
+        self.into.extend([(row.index, part) for row, part in zip(self.rows, parts, strict=True)])
+        return hidden_MH[:, 0] * 0
+
+
+def student(tiny: Tiny, *, layout: str = "shared_prefix", budget: int = 10**6) -> Learner:
+    one = learner(tiny, budget, layout)
+    one.temperature, one.forbidden = 0.7, (tiny.bundle.end_ids[0], 3)
+    return one
+
+
+def teacher_of(tiny: Tiny, *, moved: float = 0.0, same: bool = False) -> TeacherScores:
+    """The tiny policy, with weights that are scaled by 1 + `moved`, before larger frames."""
+    policy = copy.copy(tiny.policy)
+    policy.model = copy.deepcopy(tiny.policy.model)
+    with torch.no_grad():
+        policy.model.get_output_embeddings().weight.mul_(1 + moved)
+    seen = view(tiny)
+    if same:
+        seen = dataclasses.replace(seen, encoder=tiny.encoder, store=tiny.store)
+    scores = TeacherScores(beta=0.5)
+    scores.attach(Teacher(policy=policy, vision=VisionCache(seen.store, budget_bytes=2**28), view=seen), "start")
+    return scores
+
+
+def updated(one: Learner, scores: TeacherScores, data: Any, beta: float = 0.5) -> tuple[StepReport, torch.Tensor]:
+    scores.score(one, scores.rows_of(data.rows))
+    one.stats = {DIVERGENCE: TeacherJsd(scores=scores, beta=beta)}
+
+    def loss(x: LossInputs) -> LossOutput:
+        return LossOutput(x.need(DIVERGENCE, "m"))
+
+    before = weights(one)
+    report = optimizer_step(one, data, TokenObjective(loss=loss, reducer=reducer.bind("token_mean")))
+    return report, weights(one) - before
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_it_is_the_divergence_of_whole_distributions_and_any_layout_and_split_gives_it(beta: float, tiny: Tiny) -> None:
+    data, scores = batch(tiny), teacher_of(tiny, moved=0.3)
+    longest = max(len(r.prompt.ids) + len(r.response) for r in data.rows)
+    of: list[dict[int, torch.Tensor]] = []
+    assert scores.teacher is not None
+    for policy, vision, rows in ((None, None, data.rows), (scores.teacher.policy, scores.teacher.vision, scores.rows_of(data.rows))):
+        found: list[tuple[int, torch.Tensor]] = []
+        score_tokens(student(tiny), rows, policy=policy, vision=vision, stats={"whole": Whole(into=found)})
+        of.append(dict(found))
+    q, p = (torch.cat([side[n] for n in range(len(data.rows))]) for side in of)
+    keep = q[0].isfinite()
+    q, p = q[:, keep], p[:, keep]
+    m = q if beta == 0 else p if beta == 1 else (beta * p.exp() + (1 - beta) * q.exp()).log()
+    forward, reverse = (p.exp() * (p - m)).sum(1).mean(), (q.exp() * (q - m)).sum(1).mean()
+    expected = float(forward if beta == 0 else reverse if beta == 1 else beta * forward + (1 - beta) * reverse)
+    assert expected > 1e-3
+    moves = []
+    for layout, budget in (("shared_prefix", 10**6), ("repeat", 10**6), ("shared_prefix", longest), ("repeat", longest * 3)):
+        report, moved = updated(student(tiny, layout=layout, budget=budget), scores, data, beta)
+        assert report.loss == pytest.approx(expected, rel=1e-4)
+        moves.append(moved)
+    assert float(moves[0].abs().max()) > 1e-4
+    for moved in moves[1:]:
+        torch.testing.assert_close(moved, moves[0], rtol=1e-3, atol=2e-6)
+
+
+def test_a_teacher_that_is_the_policy_teaches_nothing(tiny: Tiny) -> None:
+    data, scores = batch(tiny), teacher_of(tiny, same=True)
+    one = student(tiny)
+    rows = scores.rows_of(data.rows)
+    assert torch.equal(scores.score(one, rows), score_rows(one, data.rows))
+    report, _ = updated(one, scores, data)
+    assert abs(report.loss) < 1e-6
+    assert report.grad_norm < 1e-5
+
+
+def test_a_prompt_is_made_once_for_its_group(tiny: Tiny) -> None:
+    data, scores = batch(tiny), teacher_of(tiny)
+    rows = scores.rows_of(data.rows)
+    assert [row.response for row in rows] == [row.response for row in data.rows]
+    assert len({id(row.prompt) for row in rows}) == len({row.group for row in data.rows}) == 4
+    assert all(len(row.prompt.ids) > len(own.prompt.ids) for row, own in zip(rows, data.rows, strict=True))
+    assert scores.rows_of(()) == list[Row]()
+
+
+def test_a_run_goes_on_with_the_same_teacher_alone(tiny: Tiny) -> None:
+    scores = teacher_of(tiny)
+    again = TeacherScores()
+    again.load_state_dict(scores.state_dict())
+    assert scores.teacher is not None
+    again.attach(scores.teacher, "start")
+    with pytest.raises(CheckpointError, match="not those that this run was begun with"):
+        again.attach(scores.teacher, "other")

@@ -1,0 +1,83 @@
+"""What `vlmrl check` says of a stage `distill`: the tokens that each side will see, and what the teacher costs."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+from vlmrl.config.schema import Config
+from vlmrl.data.adapters import ImportOptions
+from vlmrl.data.encode import Encoder
+from vlmrl.data.source import read_source
+from vlmrl.errors import ConfigError, DataError, MediaError, RowError
+from vlmrl.extras.distill.section import DistillSection
+from vlmrl.extras.distill.stage import encoder_of, refused, teacher_bundle
+from vlmrl.extras.distill.view import hinted, settings_of
+from vlmrl.media.store import MediaStore
+from vlmrl.policy.load import load_processor
+from vlmrl.run.audit_report import AuditReport
+from vlmrl.run.media import media_settings, open_media
+from vlmrl.types import Sample
+
+ROWS = 200
+"""Rows whose prompts are planned, from headers of their media."""
+
+
+def check_sides(report: AuditReport, cfg: Config, model: str, data: Path) -> None:
+    """Add to a report what is wrong with the stages that distill, and what both sides will see.
+
+    Args:
+        model: folder or hub id of the student.
+        data: folder that sources are relative to.
+    """
+    for stage in cfg.stages:
+        if not isinstance(stage, DistillSection):
+            continue
+        report.problems += refused(cfg, stage)
+        bundle = load_processor(model, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
+        store, student = open_media(cfg, bundle, data)
+        try:
+            if not stage.teacher.frozen:
+                bundle = teacher_bundle(stage.teacher, bundle)
+            other = MediaStore.of(settings_of(media_settings(cfg), stage.teacher), bundle)
+            teacher = encoder_of(bundle, other, data, cfg)
+            report.notes.append(f"stage '{stage.name}': {_told(cfg, stage, student, teacher, data)}")
+            store.close()
+            other.close()
+        except (ConfigError, DataError) as error:
+            report.problems.append(f"stage '{stage.name}': {error}")
+
+
+def _told(cfg: Config, stage: DistillSection, student: Encoder, teacher: Encoder, data: Path) -> str:
+    """Write the line of a stage.
+
+    Raises:
+        DataError: a row has no hint.
+    """
+    source = stage.source
+    read = read_source(
+        data / source.path, media_root=source.media_root, dedupe=cfg.data.dedupe, options=ImportOptions.of(source, data)
+    ).samples
+    pairs = [pair for sample in islice(read, ROWS) if (pair := _lengths(sample, stage, student, teacher)) is not None]
+    if not pairs:
+        return "no row can be shown to both sides; the table says why"
+    own, seen = ([pair[side] for pair in pairs] for side in (0, 1))
+    means = [sum(lengths) / len(pairs) for lengths in (own, seen)]
+    rollout = stage.rollout
+    answers = rollout.prompts_per_step * rollout.num_generations * rollout.max_new_tokens
+    once = [round(rollout.prompts_per_step * mean) + answers for mean in means]
+    said = (
+        f"a prompt has {means[0]:.0f} tokens for the policy (at most {max(own)}) and {means[1]:.0f} for the teacher (at most {max(seen)}), "
+        f"by the first {len(pairs)} rows; the teacher reads up to {once[1]} tokens in a step, forward alone, and the policy trains on "
+        f"up to {once[0]}"
+    )
+    return said if stage.teacher.sees_more or not stage.teacher.frozen else f"{said}; it sees nothing else than the policy, which it is"
+
+
+def _lengths(sample: Sample, stage: DistillSection, student: Encoder, teacher: Encoder) -> tuple[int, int] | None:
+    """Plan both prompts of a row; None for one that the audit leaves out."""
+    try:
+        own = len(student.plan(sample, stage.answer_format).ids)
+        return own, len(teacher.plan(hinted(sample, stage.teacher.hint), stage.answer_format).ids)
+    except (MediaError, RowError):
+        return None

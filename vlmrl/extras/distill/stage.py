@@ -1,0 +1,127 @@
+"""The stage `distill`: the step of `grpo`, with a teacher that scores its answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from vlmrl import fs
+from vlmrl.config.schema import Config
+from vlmrl.data.encode import Encoder
+from vlmrl.errors import ConfigError
+from vlmrl.extras.distill.methods.scores import DIVERGENCE, scores_of
+from vlmrl.extras.distill.section import OFF, WHOLE, DistillSection, TeacherSection
+from vlmrl.extras.distill.teacher import Teacher, TeacherJsd, fingerprint_of
+from vlmrl.extras.distill.view import SeenRecord, TeacherView, settings_of, vocabulary_problem
+from vlmrl.media.store import MediaStore
+from vlmrl.policy.load import load_processor
+from vlmrl.policy.model import ProcessorBundle
+from vlmrl.policy.vision import VisionCache
+from vlmrl.run.build import open_grpo, run_grpo
+from vlmrl.run.loop import Loop
+from vlmrl.run.session import Session
+from vlmrl.train import dist
+
+FOLDER = "teacher"
+"""Folder of a run with what the teacher saw."""
+
+
+def distill(session: Session, cfg: DistillSection) -> None:
+    """Train on answers of the policy and what a teacher says of each token.
+
+    Raises:
+        ConfigError: the teacher cannot be used here, or has another tokenizer.
+    """
+    if problems := refused(session.cfg, cfg):
+        raise ConfigError(problems)
+    loop, algorithm = open_grpo(session, cfg, reference=cfg.teacher.frozen)
+    scores = scores_of(loop.stage)
+    fingerprint = cfg.teacher.weights if cfg.teacher.frozen else fingerprint_of(cfg.teacher.weights)
+    scores.attach(open_teacher(loop, cfg), fingerprint)
+    for method in cfg.auxiliary_losses:
+        if method.name == WHOLE:
+            scores.beta = float(method.arguments.get("beta", 0.5))
+            stat = TeacherJsd(scores=scores, beta=scores.beta)
+            loop.stage.learner.stats = {**loop.stage.learner.stats, DIVERGENCE: stat}
+    run_grpo(loop, cfg, algorithm)
+
+
+def refused(cfg: Config, stage: DistillSection) -> list[str]:
+    """What the stage cannot do under the rest of its recipe."""
+    where, out = f"stages.{stage.name}.teacher", list[str]()
+    if stage.teacher.weights == OFF and cfg.model.lora is None:
+        out.append(f"{where}.weights: {OFF} is what lies under the adapters of model.lora, and there is no model.lora; take start")
+    if cfg.train.sharding != "ddp" or cfg.train.sequence > 1:
+        out.append(f"{where}: not with weights in shards or a row on several ranks yet; take train.sharding: ddp and train.sequence: 1")
+    twice = [method for method in stage.auxiliary_losses if method.name == WHOLE]
+    if len(twice) > 1:
+        out.append(f"stages.{stage.name}.auxiliary_losses: {WHOLE} is listed twice; one beta alone can be taken")
+    return out
+
+
+def open_teacher(loop: Loop, cfg: DistillSection) -> Teacher:
+    """Load the teacher, or take the stage's starting weights, and say what it sees.
+
+    Raises:
+        ConfigError: it cannot be loaded, or has another tokenizer.
+    """
+    session, stage = loop.session, loop.stage
+    bundle = session.bundle
+    if cfg.teacher.frozen:
+        assert stage.reference is not None
+        policy, vision = stage.reference.policy, stage.reference.vision
+    else:
+        bundle = teacher_bundle(cfg.teacher, session.bundle)
+        # the recipe's settings for a model of its own: `revision` and `quantize` are of model.path
+        model = session.cfg.model.model_copy(update={"revision": None})
+        own = dataclasses.replace(session, cfg=session.cfg.model_copy(update={"model": model}), bundle=bundle)
+        with session.clock.phase("load"):
+            policy = own.load_policy(cfg.teacher.weights, trains=())
+            policy.model.requires_grad_(False)
+            session.engine.wrap(policy)
+        vision = VisionCache(stage.store, budget_bytes=session.cfg.media.cache_bytes)
+    alike = bundle.fingerprint == session.bundle.fingerprint and settings_of(stage.store.settings, cfg.teacher) == stage.store.settings
+    store = stage.store if alike else MediaStore.of(settings_of(stage.store.settings, cfg.teacher), bundle)
+    if not alike:
+        loop.ends.callback(store.close)
+        vision = VisionCache(store, budget_bytes=session.cfg.media.cache_bytes)
+    record_settings(loop, cfg, stage.store, store)
+    record = SeenRecord.of(session.run.path / FOLDER / f"{cfg.name}.rank-{dist.rank()}.jsonl")
+    watched = session.used.of(store, label=f"{FOLDER}/{cfg.name}/")
+    encoder = encoder_of(bundle, watched, session.encoder.data_root, session.cfg)
+    return Teacher(
+        policy=policy, vision=vision, view=TeacherView(encoder=encoder, store=store, own=stage.store, hint=cfg.teacher.hint, seen=record)
+    )
+
+
+def encoder_of(bundle: ProcessorBundle, media: Any, data: Path, cfg: Config) -> Encoder:
+    """Make the encoder of the teacher's prompts. They have no bound: what is too long for the policy was left out already."""
+    return Encoder.of(bundle, media, data, max_prompt_tokens=sys.maxsize, prompt=cfg.data.prompt)
+
+
+def teacher_bundle(teacher: TeacherSection, own: ProcessorBundle) -> ProcessorBundle:
+    """Load the teacher's processor, and compare the tokenizers id by id.
+
+    Raises:
+        ConfigError: it is not there, or an id means something else.
+    """
+    bundle = load_processor(teacher.weights)
+    if problem := vocabulary_problem(own.tokenizer, bundle.tokenizer):
+        raise ConfigError(f"teacher.weights '{teacher.weights}': {problem}")
+    return bundle
+
+
+def record_settings(loop: Loop, cfg: DistillSection, own: MediaStore, other: MediaStore) -> None:
+    """Write how both sides see media into the run's folder."""
+    if not dist.is_main():
+        return
+    sides = {"student": own, "teacher": other}
+    free = ("cache_bytes", "workers", "deadline")  # which change nothing that is seen
+    facts = {name: {k: v for k, v in dataclasses.asdict(one.settings).items() if k not in free} for name, one in sides.items()}
+    facts["teacher"] |= {"weights": cfg.teacher.weights, "hint": cfg.teacher.hint}
+    path = loop.session.run.path / FOLDER / f"{cfg.name}.json"
+    fs.mkdir(path.parent)
+    fs.write_text(path, json.dumps(facts, indent=2) + "\n")

@@ -1,0 +1,152 @@
+"""The teacher of a stage: its weights, what it sees, and what it has scored in this step."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vlmrl.errors import CheckpointError
+from vlmrl.extras.distill.divergence import Outputs, generalised_jsd
+from vlmrl.extras.distill.view import TeacherView
+from vlmrl.policy.load import files_of
+from vlmrl.policy.model import Policy
+from vlmrl.policy.pack import Row, response_mask, to_device
+from vlmrl.policy.token_stats import HeadStat
+from vlmrl.policy.vision import VisionCache
+from vlmrl.train.step import Learner, score_tokens
+from vlmrl.types import Prompt
+
+KEPT = "kept"
+"""Name of the quantity under which hidden states are taken from the teacher's pass."""
+_ENDS = 2**20
+"""Bytes at both ends of a file of weights by which it is told apart from another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """A model that scores answers of the policy, and the prompts under which it does."""
+
+    policy: Policy
+    vision: VisionCache
+    view: TeacherView
+
+    def rows_of(self, rows: Sequence[Row]) -> list[Row]:
+        """Put the same answers behind the teacher's prompts; each prompt is made once for its group."""
+        made: dict[int, Prompt] = {}
+        for row in rows:
+            if row.group not in made:
+                made[row.group] = self.view.of(row.prompt)
+        return [dataclasses.replace(row, prompt=made[row.group]) for row in rows]
+
+
+@dataclass(kw_only=True)
+class TeacherScores:
+    """What the teacher said of a step's rows, and the part of the stage's memory that knows which teacher that was."""
+
+    teacher: Teacher | None = None
+    beta: float | None = None
+    """Of the divergence over the whole vocabulary; None: no method asks for it, and no hidden states are kept."""
+    hidden: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    """Index of a row -> the teacher's hidden states of its answer, [T, H], on the CPU."""
+    layer: Outputs | None = None
+    """The teacher's output layer (with hidden states of no row)."""
+    fingerprint: str = ""
+
+    def attach(self, teacher: Teacher, fingerprint: str) -> None:
+        """Take the teacher of the stage, once it is open.
+
+        Raises:
+            CheckpointError: the checkpoint was made with other weights of the teacher.
+        """
+        if self.fingerprint not in ("", fingerprint):
+            raise CheckpointError(
+                "teacher.weights: its files are not those that this run was begun with; put them back, or choose another run.name"
+            )
+        self.teacher, self.fingerprint = teacher, fingerprint
+
+    def rows_of(self, rows: Sequence[Row]) -> list[Row]:
+        """Put the same answers behind the teacher's prompts (`Teacher.rows_of`)."""
+        assert self.teacher is not None
+        return self.teacher.rows_of(rows)
+
+    def score(self, learner: Learner, rows: Sequence[Row]) -> Tensor:
+        """Compute the teacher's log-probs of the answers, [N, T] float32 on the CPU, and keep its hidden states where they are needed."""
+        assert self.teacher is not None
+        self.hidden.clear()
+        stats: Mapping[str, HeadStat] = {} if self.beta is None else {KEPT: _Kept(scores=self)}
+        return score_tokens(learner, rows, policy=self.teacher.policy, vision=self.teacher.vision, stats=stats).logp_NT
+
+    def of_rows(self, rows: Sequence[Row], device: torch.device) -> Outputs:
+        """Give the teacher's hidden states of rows that it has scored in this step, row after row, with its output layer."""
+        assert self.layer is not None
+        parts = [self.hidden[row.index] for row in rows]
+        return dataclasses.replace(self.layer, hidden_MH=to_device(torch.cat(parts), device) if parts else self.layer.hidden_MH)
+
+    def after_update(self) -> None:
+        """The teacher stays as it is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"fingerprint": self.fingerprint}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.fingerprint = str(state["fingerprint"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept(HeadStat):
+    """Takes the hidden states from the teacher's pass; its values are 0."""
+
+    scores: TeacherScores
+    rows: Sequence[Row] = ()
+
+    def of_rows(self, rows: Sequence[Row]) -> HeadStat:
+        return dataclasses.replace(self, rows=rows)
+
+    def at(self, hidden_MH: Tensor, head_VH: Tensor, **how: Any) -> Tensor:
+        where = hidden_MH.device.type
+        # the type of the products, to which they are cast in any case
+        kept_MH = hidden_MH.to(torch.get_autocast_dtype(where) if torch.is_autocast_enabled(where) else hidden_MH.dtype)
+        lengths = response_mask(self.rows).sum(1).tolist()
+        for row, part in zip(self.rows, kept_MH.cpu().split(lengths), strict=True):
+            self.scores.hidden[row.index] = part
+        self.scores.layer = Outputs(hidden_MH=kept_MH[:0], head_VH=head_VH.detach(), bias_V=how["bias"], cap=how["cap"])
+        return torch.zeros(len(hidden_MH), device=hidden_MH.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherJsd(HeadStat):
+    """Divergence of the policy's next tokens from the teacher's, for the rows that the teacher has scored in this step."""
+
+    scores: TeacherScores
+    beta: float
+    gradient: bool = True
+    rows: Sequence[Row] = ()
+
+    def of_rows(self, rows: Sequence[Row]) -> HeadStat:
+        return dataclasses.replace(self, rows=rows)
+
+    def at(self, hidden_MH: Tensor, head_VH: Tensor, **how: Any) -> Tensor:
+        student = Outputs(hidden_MH=hidden_MH, head_VH=head_VH, bias_V=how["bias"], cap=how["cap"])
+        teacher = self.scores.of_rows(self.rows, hidden_MH.device)
+        return generalised_jsd(student, teacher, beta=self.beta, temperature=how["temperature"], forbidden=how["forbidden"])
+
+
+def fingerprint_of(weights: str) -> str:
+    """Tell a teacher apart from others by its files: names, sizes and both ends of each file of weights or settings. A whole large model
+    is not read for this."""
+    folder = files_of(weights)
+    digest = hashlib.sha256(weights.encode() if folder is None else b"")
+    for path in sorted(folder.iterdir()) if folder is not None else ():
+        if path.suffix in (".safetensors", ".json"):
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                digest.update(f"{path.name} {size} ".encode() + file.read(_ENDS))
+                file.seek(max(0, size - _ENDS))
+                digest.update(file.read(_ENDS))
+    return digest.hexdigest()

@@ -1,0 +1,127 @@
+"""What the teacher sees of a row: the same files through other settings, proven by hash, and the hint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from vlmrl import fs
+from vlmrl.data.encode import Encoder
+from vlmrl.errors import DataError
+from vlmrl.extras.distill.section import TeacherSection
+from vlmrl.media.store import MediaSettings, MediaStore
+from vlmrl.types import Prompt, Sample
+
+
+class Vocabulary(Protocol):
+    """What is compared of a tokenizer."""
+
+    def get_vocab(self) -> dict[str, int]: ...
+
+
+def vocabulary_problem(student: Vocabulary, teacher: Vocabulary) -> str | None:
+    """Say in which id two tokenizers differ; None where each id means the same to both."""
+    ours, theirs = ({number: text for text, number in one.get_vocab().items()} for one in (student, teacher))
+    differ = sorted(number for number in ours.keys() | theirs.keys() if ours.get(number) != theirs.get(number))
+    if not differ:
+        return None
+    first = differ[0]
+    return (
+        f"its tokenizer has {len(theirs)} ids and that of model.path {len(ours)}; {len(differ)} of them differ, the first is {first}: "
+        f"{theirs.get(first)!r} there, {ours.get(first)!r} here. It has to score the very ids that the policy has sampled: take a teacher "
+        "of the same tokenizer"
+    )
+
+
+def settings_of(own: MediaSettings, teacher: TeacherSection) -> MediaSettings:
+    """Give the settings under which the teacher sees media."""
+    return dataclasses.replace(own, **teacher.media.model_dump(exclude_none=True))
+
+
+def hinted(sample: Sample, hint: str | None) -> Sample:
+    """Put the hint behind the question.
+
+    Raises:
+        DataError: the row has no such value.
+    """
+    if hint is None:
+        return sample
+    value: Any = sample.meta.get(hint.removeprefix("meta.")) if hint.startswith("meta.") else getattr(sample, hint)
+    if value is None or value == "":
+        raise DataError(f"row '{sample.id}' ({sample.source}): teacher.hint '{hint}', and the row has none; give it one, or leave it out")
+    return dataclasses.replace(sample, question=f"{sample.question}\nHint: {value}")
+
+
+@dataclass(kw_only=True)
+class TeacherView:
+    """Prompts as the teacher sees them. `seen` is called with each row's prompts on both sides, once proven."""
+
+    encoder: Encoder
+    store: MediaStore
+    """Of the teacher: the student's where both see media alike."""
+    own: MediaStore
+    """Of the student."""
+    hint: str | None = None
+    seen: Callable[[Prompt, Prompt], None] = lambda student, teacher: None
+
+    def of(self, prompt: Prompt) -> Prompt:
+        """Make the teacher's prompt of a row that the student was asked.
+
+        Raises:
+            DataError: a medium is not the file that the student saw, or the row has no hint; names the row.
+            MediaError: a medium cannot be read or decoded.
+        """
+        made = self.encoder.encode(hinted(prompt.sample, self.hint), prompt.answer_format)
+        made = dataclasses.replace(made, sample=prompt.sample)
+        self._prove(prompt, made)
+        self.seen(prompt, made)
+        return made
+
+    def _prove(self, student: Prompt, teacher: Prompt) -> None:
+        """A key is a hash of the file's hash and of the settings: the hash of what the teacher read must give the student's key."""
+        sample, root = student.sample, self.encoder.root(student.sample)
+        if not len(sample.media) == len(student.media) == len(teacher.media):
+            raise DataError(
+                f"row '{sample.id}' ({sample.source}): {len(sample.media)} media in the row, {len(student.media)} seen by the student, "
+                f"{len(teacher.media)} by the teacher"
+            )
+        for ref, handle, other in zip(sample.media, student.media, teacher.media, strict=True):
+            digest = self.store.digest(ref, root)
+            if digest is None or self.own.key_of(ref, digest) != handle.key or self.store.key_of(ref, digest) != other.key:
+                raise DataError(
+                    f"row '{sample.id}' ({sample.source}): the teacher was shown another content of {ref.path} than the student; the file "
+                    "has changed within the step: put it back, and start the run again, which resumes"
+                )
+
+
+@dataclass(kw_only=True)
+class SeenRecord:
+    """The record of what both sides saw of each row: a line of JSON when a row, or what is seen of it, is new."""
+
+    path: Path
+    known: dict[str, str] = field(default_factory=dict[str, str])
+    """Row -> its last line."""
+
+    @staticmethod
+    def of(path: Path) -> SeenRecord:
+        """Read what an earlier process has written; the rest of a line that it could not end is cut."""
+        fs.mkdir(path.parent)
+        raw = path.read_bytes() if path.exists() else b""
+        whole = raw[: raw.rfind(b"\n") + 1]
+        if len(whole) < len(raw):
+            fs.truncate(path, len(whole))
+        lines = whole.decode("utf-8").splitlines()
+        return SeenRecord(path=path, known={json.loads(line)["row"]: line for line in lines})
+
+    def __call__(self, student: Prompt, teacher: Prompt) -> None:
+        """Note the media keys and the lengths of a row's two prompts."""
+        sides = {"student": student, "teacher": teacher}
+        facts = {name: {"media": [handle.key for handle in one.media], "tokens": len(one.ids)} for name, one in sides.items()}
+        line = json.dumps({"row": student.sample.id, **facts}, ensure_ascii=False)
+        if self.known.get(student.sample.id) != line:
+            self.known[student.sample.id] = line
+            fs.append(self.path, f"{line}\n".encode())

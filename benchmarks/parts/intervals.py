@@ -22,8 +22,12 @@ from benchmarks.common import percentile_interval
 
 COMPARISONS = 2000
 QUESTIONS = 150
-MEAN, SPREAD = 0.902, 0.074
-"""Mean and deviation over seeds of the held-out accuracy of one recipe: 0.867, 0.987 and 0.853 on 150 questions of `toy_video`."""
+Law = tuple[float, float]
+"""Mean of the accuracy of a run, and its deviation over seeds."""
+MIDDLE: Law = (0.501, 0.191)
+"""Of 0.293, 0.833, 0.540, 0.560, 0.400 and 0.380: six seeds of `toy_video` with 15 steps of SFT and 6 of RL, on 150 questions."""
+EDGE: Law = (0.902, 0.074)
+"""Of 0.867, 0.987 and 0.853: three seeds of the same recipe, of other runs."""
 ALIKE = 0.5
 """Correlation, over runs, of what decides an answer."""
 
@@ -50,22 +54,23 @@ def expected(comparisons: int) -> tuple[int, int]:
     return int(binom.ppf(0.025, comparisons, 0.05)), int(binom.ppf(0.975, comparisons, 0.05))
 
 
-def answers(generator: np.random.Generator, runs: int, spread: float, questions: int = QUESTIONS) -> np.ndarray:
+def answers(generator: np.random.Generator, runs: int, law: Law, questions: int = QUESTIONS) -> np.ndarray:
     """Right answers of runs of one method [runs, questions], over fresh questions and seeds."""
     from scipy.stats import norm
 
+    mean, spread = law
     if spread:
-        size = MEAN * (1 - MEAN) / spread**2 - 1
-        accuracy = generator.beta(MEAN * size, (1 - MEAN) * size, runs)
+        size = mean * (1 - mean) / spread**2 - 1
+        accuracy = generator.beta(mean * size, (1 - mean) * size, runs)
     else:
-        accuracy = np.full(runs, MEAN)
+        accuracy = np.full(runs, mean)
     shared = generator.normal(size=questions)
     own = generator.normal(size=(runs, questions))
     latent = math.sqrt(ALIKE) * shared + math.sqrt(1 - ALIKE) * own
     return (norm.cdf(latent) < accuracy[:, None]).astype(float)
 
 
-def false_alarms(comparisons: int, seeds: Sequence[int], spread: float, seed: int = 0) -> list[Found]:
+def false_alarms(comparisons: int, seeds: Sequence[int], law: Law, seed: int = 0) -> list[Found]:
     """Compare a method with itself again and again, by one run of each side and by several."""
     from vlmrl.metrics.intervals import ALPHA, mcnemar, paired_seeds, tango, unpaired_seeds
 
@@ -74,7 +79,7 @@ def false_alarms(comparisons: int, seeds: Sequence[int], spread: float, seed: in
     alarms = dict.fromkeys(names, 0)
     generator = np.random.Generator(np.random.Philox(seed))
     for _ in range(comparisons):
-        runs = answers(generator, 2 * max(seeds), spread)
+        runs = answers(generator, 2 * max(seeds), law)
         a, b = runs[0], runs[max(seeds)]
         p = mcnemar(list(a == 1), list(b == 1))
         gains, losses = int((b > a).sum()), int((a > b).sum())
@@ -168,7 +173,7 @@ def document(comparisons: int, runs: int, command: str) -> str:
 
     low, high = expected(comparisons)
     header = ["compared by", "significant", "share", f"in {low} to {high}"]
-    spread, none = (false_alarms(comparisons, (3, 5), value) for value in (SPREAD, 0.0))
+    middle, edge, none = (false_alarms(comparisons, (3, 5), law) for law in (MIDDLE, EDGE, (EDGE[0], 0.0)))
     shares = [["n", "true share", "Wilson", "Clopper-Pearson", "percentile bootstrap"]]
     for n in (12, 50, 150, 600):
         for share in (0.9, 0.98, 0.99, 0.995):
@@ -187,10 +192,13 @@ def document(comparisons: int, runs: int, command: str) -> str:
             "",
             f"## A method against itself, {comparisons} times",
             "",
-            f"{QUESTIONS} questions; the accuracy of a run has mean {MEAN:g} and deviation {SPREAD:g} over seeds (0.867, 0.987 and 0.853 "
-            f"were seen with one recipe). At 5% between {low} and {high} of {comparisons} are significant in 95 of 100 such tables.",
+            f"{QUESTIONS} questions. At 5% between {low} and {high} of {comparisons} are significant in 95 of 100 such tables. Accuracies "
+            f"of runs have mean {MIDDLE[0]:g} and deviation {MIDDLE[1]:g} over seeds, as six seeds of one recipe had:",
             "",
-            markdown([header, *(x.row() for x in spread)]),
+            markdown([header, *(x.row() for x in middle)]),
+            f"Near the edge, with mean {EDGE[0]:g} and deviation {EDGE[1]:g} (three seeds), the law is skew and t finds less than 5%:",
+            "",
+            markdown([header, *(x.row() for x in edge)]),
             "The same without any spread over seeds, where questions are all the noise there is:",
             "",
             markdown([header, *(x.row() for x in none)]),
@@ -219,7 +227,7 @@ def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--comparisons", type=int, default=COMPARISONS)
-    parser.add_argument("--evaluations", type=int, default=500, help="for the coverage of overlaps")
+    parser.add_argument("--evaluations", type=int, default=200, help="for the coverage of overlaps")
     parser.add_argument("--write", type=Path, default=Path("docs/benchmarks/intervals.md"))
     args = parser.parse_args()
     command = "python -m benchmarks.parts.intervals"

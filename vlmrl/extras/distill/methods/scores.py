@@ -70,8 +70,9 @@ def divergence(stage: Stage, batch: Minibatch, method: Bound) -> dict[str, Tenso
 
 @reweight(SAMPLED, paper="arXiv:2306.13649", needs=(GAP,), per="token", moves_signs=True, refuses=_refuses)
 def teacher_reverse_kl(x: AdvantageInputs, adv_NT: Tensor, *, coefficient: float = 1.0, clamp: float = 10.0) -> Tensor:
-    """Add coefficient * (log p_teacher - log p_policy) of each sampled token to its advantage: the policy gradient of the reverse
-    divergence from the teacher.
+    """Add `coefficient` times log p_teacher - log p_policy of each sampled token to its advantage.
+
+    The policy gradient of this is that of the reverse divergence from the teacher.
 
     Args:
         coefficient: of the teacher's part, beside an advantage of rewards; alone it scales the learning rate.

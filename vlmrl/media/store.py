@@ -187,9 +187,7 @@ class MediaStore:
             return entry
         with self._turn((ref.kind, seen)):
             entry = None if seen is None else self._known(ref, seen)  # another thread may have been faster
-            if entry is not None:
-                return entry
-            return self._make(ref, root)
+            return self._make(ref, root) if entry is None else entry
 
     def _make(self, ref: MediaRef, root: Path) -> ProcessedMedia:
         """Read the file, and decode it unless its content is in the cache under another name."""
@@ -426,15 +424,13 @@ class MediaStore:
             digest = self._hashes.get(place)
         if digest is None:
             return None
-        entry = self._find(self.key_of(ref, digest))
-        if entry is not None:
+        if (entry := self._find(self.key_of(ref, digest))) is not None:
             check_hash(ref, digest)
         return entry
 
     def _find(self, key: str) -> ProcessedMedia | None:
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None:
+            if (entry := self._entries.get(key)) is not None:
                 self._entries.move_to_end(key)
                 self.stats["cache_hits"] += 1
             return entry

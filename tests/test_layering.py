@@ -132,7 +132,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pyarrow": ("data.tables", "extras.importers.prepare.hf_rows"),
     "openpyxl": ("extras.bridge.importers.vlmevalkit",),
     "pydantic_core": ("config",),
-    "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks", "extras.study"),
+    "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks", "extras.distill", "extras.study"),
     "yaml": (
         "config",
         "run",
@@ -335,7 +335,7 @@ def test_imports_point_down():
 
 WINGS: dict[str, set[str]] = {
     "score": set(),
-    "ask": {"score"},
+    "ask": {"score", "page"},
     "page": set(),
 }
 """Wing of `evals` -> the other wings that it may import."""

@@ -10,7 +10,7 @@
 | | other runs | Welch's t | the same |
 
 A cluster is a medium with the questions about it. With fewer than `FEWEST` clusters a bootstrap covers less than it says, and where nothing
-varies it has no width: both have no interval, and `Bounds.why` says so.
+varies it has no width: both have no interval, and `ConfidenceInterval.why` says so.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Test = Literal["McNemar", "permutation"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bounds:
+class ConfidenceInterval:
     """An interval, or why there is none."""
 
     low: float | None = None
@@ -110,7 +110,7 @@ def _tango_above(gains: int, losses: int, n: int) -> float:
 
 def mean_interval(
     values: Sequence[float], generator: np.random.Generator, clusters: Sequence[Hashable] | None = None, *, shares: bool = True
-) -> Bounds:
+) -> ConfidenceInterval:
     """Compute the interval of a mean.
 
     Args:
@@ -139,7 +139,7 @@ def difference_interval(
     clusters: Sequence[Hashable] | None = None,
     *,
     shares: bool = True,
-) -> Bounds:
+) -> ConfidenceInterval:
     """Compute the interval of the mean of b - a, paired by question. Arguments and errors as `mean_interval`."""
     # of the differences, not of the two means: what makes a question hard for both sides cancels
     differences = [y - x for x, y in zip(a, b, strict=True)]
@@ -216,13 +216,13 @@ class SeedEffect:
 
         return 2 * float(t.sf(abs(self.difference) / self.error, self.freedom)) if self.error > 0 else 1.0
 
-    def bounds(self, more: float | None = 0.0) -> Bounds:
+    def bounds(self, more: float | None = 0.0) -> ConfidenceInterval:
         """Make the interval over seeds, or with the variance `more` of another source of noise added to that over seeds.
 
         None in place of a variance says that it is not known: there is no interval.
         """
         if more is None or self.error == 0:
-            return Bounds(why=FLAT if more is not None else few())
+            return ConfidenceInterval(why=FLAT if more is not None else few())
         half = self.quantile * math.sqrt(self.error**2 + more)
         return _bounds("t", self.difference - half, self.difference + half)
 
@@ -273,8 +273,8 @@ def question_variance(differences: Sequence[float], clusters: Sequence[Hashable]
     return float(m / (m - 1) * ((sums - sizes * fmean(differences)) ** 2).sum() / n**2)
 
 
-def _bounds(method: str, low: float, high: float) -> Bounds:
-    return Bounds(low=low, high=high, method=method)
+def _bounds(method: str, low: float, high: float) -> ConfidenceInterval:
+    return ConfidenceInterval(low=low, high=high, method=method)
 
 
 def _clustered(values: Sequence[float], clusters: Sequence[Hashable] | None) -> tuple[np.ndarray, np.ndarray]:
@@ -291,16 +291,16 @@ def _clustered(values: Sequence[float], clusters: Sequence[Hashable] | None) -> 
     return (np.round(sums / largest, _DIGITS) * largest if largest else sums), sizes
 
 
-def _resampled(sums: np.ndarray, sizes: np.ndarray, generator: np.random.Generator) -> Bounds:
+def _resampled(sums: np.ndarray, sizes: np.ndarray, generator: np.random.Generator) -> ConfidenceInterval:
     """The BCa bootstrap (Efron 1987, J. Am. Stat. Assoc. 82:171) of sum / size over clusters drawn whole: large clusters weigh more.
 
     Above `LARGE` clusters the percentile bootstrap, which BCa's corrections no longer move: its jackknife grows with the square.
     """
     m = len(sums)
     if m < FEWEST:
-        return Bounds(why=few(m))
+        return ConfidenceInterval(why=few(m))
     if np.ptp(sums / sizes) <= 10.0**-_DIGITS * np.abs(sums).max():
-        return Bounds(why=FLAT)
+        return ConfidenceInterval(why=FLAT)
     from scipy.stats import bootstrap  # heavy
 
     def ratio(total: np.ndarray, size: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -132,7 +132,7 @@ def test_few_clusters_have_no_interval_and_say_so(clusters: int) -> None:
 
 
 def test_what_does_not_vary_has_no_interval() -> None:
-    assert iv.mean_interval([0.5] * 20, generator()) == iv.Bounds(why="all equal")
+    assert iv.mean_interval([0.5] * 20, generator()) == iv.ConfidenceInterval(why="all equal")
     assert iv.mean_interval([0.1 + 0.2, 0.3] * 20, generator()).why == "all equal"
     # of media that are all right the media are the trials
     assert iv.mean_interval([1.0] * 40, generator(), [n % 20 for n in range(40)]).low == iv.wilson(20, 20)[0]
@@ -190,7 +190,7 @@ def test_seeds_that_agree_to_the_last_answer_leave_something_to_know(estimate) -
     assert bounds.low is not None
     assert bounds.low < 0 < bounds.high
     nothing = estimate([0.0] * 3, [0.1] * 3)
-    assert (nothing.p, nothing.bounds()) == (1.0, iv.Bounds(why="all equal"))
+    assert (nothing.p, nothing.bounds()) == (1.0, iv.ConfidenceInterval(why="all equal"))
     with pytest.raises(ValueError, match="needs two"):
         estimate([0.1], [0.2])
 

@@ -16,7 +16,7 @@ from vlmrl.evals.score.records import Record, by_sample
 from vlmrl.evals.score.values import AVERAGES, Answers, metric_values
 
 if TYPE_CHECKING:
-    from vlmrl.metrics.intervals import Bounds
+    from vlmrl.metrics.intervals import ConfidenceInterval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +33,7 @@ class Interval:
     """Why there is none."""
 
     @classmethod
-    def of(cls, mean: float, bounds: Bounds) -> Interval:
+    def of(cls, mean: float, bounds: ConfidenceInterval) -> Interval:
         """Put a mean and its bounds together."""
         return cls(mean=mean, low=bounds.low, high=bounds.high, method=bounds.method, why=bounds.why)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from vlmrl import rng
 from vlmrl.extras.agents.trajectory import Trajectory
-from vlmrl.metrics.intervals import Bounds, mean_interval
+from vlmrl.metrics.intervals import ConfidenceInterval, mean_interval
 from vlmrl.metrics.stats import pass_at_k
 
 
@@ -19,7 +19,7 @@ class Played:
     attempts: int
     """Without a fault: what every share is of."""
     successes: int
-    interval: Bounds | None
+    interval: ConfidenceInterval | None
     """95%, of the share of successes; None without attempts."""
     pass_at: dict[int, float]
     """k -> mean over the tasks with at least k whole attempts of the chance that one of k succeeds."""

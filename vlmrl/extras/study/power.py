@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vlmrl import rng
 from vlmrl.extras.study.stats import ONCE, Level
 
 EXPERIMENTS = 20_000
@@ -49,7 +50,7 @@ def power_of_looks(
 
     if min(looks) < 2 or sd <= 0:
         raise ValueError(f"power: needs two seeds or more and a positive deviation, got n={min(looks)}, sd={sd}")
-    draws = np.random.default_rng(seed).normal(effect, sd, size=(experiments, looks[-1]))
+    draws = rng.generator(seed, "power").normal(effect, sd, size=(experiments, looks[-1]))
     going, held, excluded = np.ones(experiments, dtype=bool), 0, 0
     for n, level in zip(looks, levels, strict=True):
         mean, error = draws[:, :n].mean(1), draws[:, :n].std(1, ddof=1) / math.sqrt(n)

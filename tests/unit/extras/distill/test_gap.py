@@ -20,7 +20,7 @@ def prompt(task: str, *kinds: Any) -> Prompt:
     return Prompt(sample=sample, ids=(1, 2), media=media, spans=(), answer_format="think")
 
 
-def test_the_advantage_is_the_clamped_log_ratio() -> None:
+def test_teacher_reverse_kl_is_the_clamped_log_ratio() -> None:
     gap_NT = torch.tensor([[0.5, -2.0, 30.0], [0.0, -30.0, 1.0]])  # student - teacher
     found = reverse_kl_advantage(gap_NT, coefficient=0.5, clamp=10.0)
     assert found.tolist() == [[-0.25, 1.0, -5.0], [0.0, 5.0, -0.5]]

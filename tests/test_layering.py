@@ -131,7 +131,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pyarrow": ("data.tables", "extras.importers.prepare.hf_rows"),
     "openpyxl": ("extras.bridge.importers.vlmevalkit",),
     "pydantic_core": ("config",),
-    "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
+    "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks", "extras.distill.section"),
     "yaml": (
         "config",
         "run",

@@ -180,10 +180,10 @@ def ranges(size: int, step: int) -> Iterator[slice]:
 
 
 def forbidden_in(columns: slice, plan: HeadPlan, device: torch.device) -> torch.Tensor | None:
-    """Find the forbidden ids of one vocabulary chunk, counted from its start.
+    """Find the forbidden ids of one vocabulary chunk.
 
     Returns:
-        Their columns, [forbidden in this chunk]; None where there are none.
+        [k] int64, counted from the start of the chunk; None where it has none.
     """
     inside = [i - columns.start for i in plan.forbidden if columns.start <= i < columns.stop]
     return to_device(torch.tensor(inside), device) if inside else None

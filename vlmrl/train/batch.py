@@ -153,7 +153,7 @@ def _columns(records: Sequence[_Record], progress: float) -> AdvantageInputs:
     return AdvantageInputs(
         reward_N=total(rewards_NK, weights_K),
         rewards_NK=rewards_NK,
-        valid_N=~total(rewards_NK, weights_K).isnan(),
+        valid_N=(~rewards_NK.isnan()).any(dim=1) | (rewards_NK.shape[1] == 0),  # judged by one reward at least, where there is one
         group_N=torch.tensor([record.place for record in records for _ in record.rewards]),
         task_N=torch.tensor([tasks.index(record.task) for record in records for _ in record.rewards]),
         on_policy_N=torch.tensor([flag for record in records for flag in record.on_policy]),

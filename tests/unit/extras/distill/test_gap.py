@@ -37,7 +37,7 @@ def test_its_policy_gradient_is_that_of_the_divergence() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_it_stands_beside_an_advantage_of_rewards() -> None:
+def test_teacher_reverse_kl_stands_beside_an_advantage_of_rewards() -> None:
     x = dataclasses.replace(inputs([(1.0, 0, True)]), provided={GAP: torch.tensor([[0.5, -0.5, 9.0]])})
     found = teacher_reverse_kl(x, torch.tensor([[1.0, 1.0]]), coefficient=2.0)
     assert found.tolist() == [[0.0, 2.0]]

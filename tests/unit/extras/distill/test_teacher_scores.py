@@ -76,7 +76,7 @@ def updated(one: Learner, scores: TeacherScores, data: Any, beta: float = 0.5) -
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
-def test_teacher_jsd_is_the_divergence_of_whole_distributions_in_any_layout_and_split(beta: float, tiny: Tiny) -> None:
+def test_teacher_jsd_is_that_of_whole_distributions_in_any_layout_and_split(beta: float, tiny: Tiny) -> None:
     data, scores = batch(tiny), teacher_of(tiny, moved=0.3)
     longest = max(len(r.prompt.ids) + len(r.response) for r in data.rows)
     of: list[dict[int, torch.Tensor]] = []

@@ -7,10 +7,9 @@ columns, B rows of a micro-batch, T tokens.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -24,36 +23,6 @@ PARTS: tuple[Part, ...] = get_args(Part)
 """Parts of a model: the vision tower without its mergers, the mergers, and the decoder with embeddings and head."""
 CoordinateFrame = Literal["pixel", "norm1", "norm1000"]
 """What points and boxes count: pixels of the picture as it is shown, shares of its sides (0 to 1), or thousandths of them (0 to 1000)."""
-COLUMN_KEYS = (
-    *("prompt", "question", "messages", "answer", "image", "images", "video", "videos", "options", "id", "task", "answer_type"),
-    *("thought", "system", "source", "data_type"),
-)
-"""Keys that `columns` of a source may map columns to, beside `meta.<name>`; `question` is `prompt`."""
-_SEVERAL = ("prompt", "question", "image", "images", "video", "videos", "options")
-
-
-def column_problem(columns: Mapping[str, str | Sequence[str]]) -> str | None:
-    """Find what is wrong with `columns` of a source.
-
-    Returns:
-        The problem as text, with the key that was meant; None if there is none.
-    """
-    for key, value in columns.items():
-        if key not in COLUMN_KEYS and not (key.startswith("meta.") and len(key) > len("meta.")):
-            close = difflib.get_close_matches(key, COLUMN_KEYS, n=1, cutoff=0.6)
-            guess = f"; did you mean '{close[0]}'?" if close else ""
-            return f"'{key}' is no key that a column can be mapped to{guess} (known: {', '.join(COLUMN_KEYS)}, meta.<name>)"
-        names = [value] if isinstance(value, str) else list(value)
-        if not names or not all(names):
-            return f"'{key}' names no column"
-        if len(names) > 1 and key not in _SEVERAL:
-            return f"'{key}' is given {len(names)} columns ({', '.join(names)}); it takes one"
-    for one, other in (("prompt", "question"), ("prompt", "messages"), ("question", "messages"), ("image", "images"), ("video", "videos")):
-        if one in columns and other in columns:
-            return f"'{one}' and '{other}' mean the same, and two columns are mapped to it; give one of them"
-    if not any(key in columns for key in ("prompt", "question", "messages")):
-        return f"no column is mapped to 'prompt' or 'messages' (mapped: {', '.join(columns) or 'nothing'})"
-    return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vlmrl.config.names import LogKey
 from vlmrl.defaults import DEFAULTS
-from vlmrl.types import PARTS, CoordinateFrame, Part, column_problem
+from vlmrl.types import PARTS, CoordinateFrame, Part
+
+COLUMN_KEYS = (
+    *("prompt", "question", "messages", "answer", "image", "images", "video", "videos", "options", "id", "task", "answer_type"),
+    *("thought", "system", "source", "data_type"),
+)
+"""Keys that `columns` of a source may map columns to, beside `meta.<name>`; `question` is `prompt`."""
+_SEVERAL = ("prompt", "question", "image", "images", "video", "videos", "options")
+
+
+def column_problem(columns: Mapping[str, str | Sequence[str]]) -> str | None:
+    """Find what is wrong with `columns` of a source.
+
+    Returns:
+        The problem as text, with the key that was meant; None if there is none.
+    """
+    for key, value in columns.items():
+        if key not in COLUMN_KEYS and not (key.startswith("meta.") and len(key) > len("meta.")):
+            close = difflib.get_close_matches(key, COLUMN_KEYS, n=1, cutoff=0.6)
+            guess = f"; did you mean '{close[0]}'?" if close else ""
+            return f"'{key}' is no key that a column can be mapped to{guess} (known: {', '.join(COLUMN_KEYS)}, meta.<name>)"
+        names = [value] if isinstance(value, str) else list(value)
+        if not names or not all(names):
+            return f"'{key}' names no column"
+        if len(names) > 1 and key not in _SEVERAL:
+            return f"'{key}' is given {len(names)} columns ({', '.join(names)}); it takes one"
+    for one, other in (("prompt", "question"), ("prompt", "messages"), ("question", "messages"), ("image", "images"), ("video", "videos")):
+        if one in columns and other in columns:
+            return f"'{one}' and '{other}' mean the same, and two columns are mapped to it; give one of them"
+    if not any(key in columns for key in ("prompt", "question", "messages")):
+        return f"no column is mapped to 'prompt' or 'messages' (mapped: {', '.join(columns) or 'nothing'})"
+    return None
 
 
 class Section(BaseModel):

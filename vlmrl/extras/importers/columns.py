@@ -16,13 +16,13 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
+from vlmrl.config.section import column_problem
 from vlmrl.data.adapters.base import ImportOptions
 from vlmrl.errors import DataError, RowError
 from vlmrl.extras.importers.build import build
 from vlmrl.extras.importers.chat import Chat, from_text, merged, read_chat, read_prompt
 from vlmrl.extras.importers.fields import Found, id_of, is_pictures, optional_text
 from vlmrl.registry import nearest
-from vlmrl.types import column_problem
 
 name = "columns"
 _ABSENT = object()

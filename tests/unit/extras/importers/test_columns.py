@@ -10,12 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from tests.support.foreign import earns_full_reward, read, refused
-from vlmrl.config.section import SourceSection
+from vlmrl.config.section import SourceSection, column_problem
 from vlmrl.data.adapters import Importer, ImportOptions
 from vlmrl.data.row import parse_row
 from vlmrl.data.source import read_source
 from vlmrl.errors import DataError
-from vlmrl.types import column_problem
 
 QA = {"question": "What is it?", "reply": "A dog", "shots": {"front": "a.png", "back": "b.png"}, "uid": 7, "split": "train"}
 

@@ -52,7 +52,7 @@ def study(
         _show(conductor, path, out, commands=list_)
         return
     conductor.plan.recipes(also=method_problems)
-    _ = conductor.own  # a measure that cannot be imported is told now, and not behind all runs
+    conductor.check()
     say(f"plan {conductor.fix()[:16]}: {conductor.out / 'plan.json'}")
     failed = conductor.work(say, jobs=jobs, task=share)
     report = Report(conductor, failed)

@@ -13,7 +13,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.extras.study.forecast import Forecast, forecasts
 from vlmrl.extras.study.judge import Finding, OfArms, Resolution, judge
 from vlmrl.extras.study.looks import levels
-from vlmrl.extras.study.measures import Measured, Own, measured, own_measures, require, resolution_of
+from vlmrl.extras.study.measures import Measured, Own, measured, own_measures, require, resolution_of, unknown_measures
 from vlmrl.extras.study.plan import PLAN, Plan, Run, digest, fix
 from vlmrl.extras.study.runs import COSTS, PROGRAM, Failure, run_all, share, with_needs
 from vlmrl.extras.study.spec import Study, parts_of
@@ -85,6 +85,21 @@ class Conductor:
         for n, level in zip(self.study.looks_at, at, strict=True):
             found.append(Look(f"{n} seeds", tuple(self.plan.runs(self.study.seeds[:n])), n, level))
         return found
+
+    def check(self) -> None:
+        """Find before the first run what would only be found behind all of them.
+
+        Raises:
+            ConfigError: an arm has no held-out rows, or a measure that nothing measures.
+        """
+        problems = [
+            f"arms.{arm}: the recipe has no held-out rows (eval.source), so nothing could be judged"
+            for arm, values in self.recipes.items()
+            if values.get("eval.source", "") is None
+        ]
+        problems += [] if self.own else unknown_measures(self.named())
+        if problems:
+            raise ConfigError(problems)
 
     @property
     def digest(self) -> str:

@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any, cast
 
 from vlmrl.errors import ConfigError
+from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import Record, by_sample, read_verified
 from vlmrl.evals.score.runfiles import RunResults, read_run
 from vlmrl.evals.score.table import UNBOUNDED
@@ -33,6 +34,7 @@ TRAINED = ("reward", "entropy", "kl", "completions/mean_length", "frac_reward_ze
 POINTS = 200
 """Most points of a curve."""
 _EVALUATED = ("start", "end", "auc")
+_TRAINED = ("mean", "first", "last")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +211,19 @@ def own_measures(places: Sequence[str]) -> list[Own]:
         if not callable(function):
             raise ConfigError(f"measures: module '{module}' has no function '{name}'{nearest(name, dir(sys.modules[module]))}")
         out.append(cast("Own", function))
+    return out
+
+
+def unknown_measures(names: Sequence[str]) -> list[str]:
+    """List the problems of measures that no run could have, where there are no own ones."""
+    out: list[str] = []
+    for name in names:
+        when, _, metric = name.partition(" ")
+        if when not in (*_EVALUATED, *_TRAINED) or not metric:
+            out.append(f"measure '{name}': expected one of {', '.join((*_EVALUATED, *_TRAINED))} and what is measured, as 'end exact'")
+        elif when in _EVALUATED and metric.split(" ")[0] not in LABELS:
+            metric = metric.split(" ")[0]
+            out.append(f"measure '{name}': no metric '{metric}'{nearest(metric, list(LABELS))} (vlmrl eval shows them)")
     return out
 
 

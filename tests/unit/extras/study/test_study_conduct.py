@@ -135,6 +135,17 @@ def test_the_plan_holds_from_the_first_run_on(place: Place) -> None:
         place.conductor().fix()
 
 
+def test_what_nothing_measures_is_told_before_the_first_run(place: Place) -> None:
+    place.conductor().check()
+    with pytest.raises(ConfigError, match=r"measure 'end exat': no metric 'exat'; did you mean 'exact'"):
+        place.conductor(measure="end exat").check()
+    with pytest.raises(ConfigError, match="measure 'final exact': expected one of start, end, auc, mean, first, last"):
+        place.conductor(measure="final exact").check()
+    place.recipe.write_text(place.recipe.read_text().partition("eval:")[0])
+    with pytest.raises(ConfigError, match=r"arms.slow: the recipe has no held-out rows \(eval.source\)"):
+        place.conductor().check()
+
+
 def test_pilots_say_the_power_and_are_in_no_verdict(place: Place) -> None:
     said: list[str] = []
     conductor = place.conductor(spread=None, pilot={"seeds": [100, 101, 102]})

@@ -93,7 +93,9 @@ def shown_default(field: FieldInfo) -> str:
         return "its defaults"
     if value is None:
         return "none"
-    return f"`{json.dumps(list(value) if isinstance(value, tuple) else value)}`"
+    if isinstance(value, tuple):
+        value = [one.name if isinstance(one, Method) else one for one in value]
+    return f"`{json.dumps(value)}`"
 
 
 def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:

@@ -79,7 +79,7 @@ def leaves(model: Any, prefix: str = "") -> set[str]:
 def test_every_key_of_the_schema_is_on_the_page() -> None:
     assert "`algorithm` of a stage" in recipe_keys.page()
     listed = set(re.findall(r"^\| `([^`]+)` \|", recipe_keys.page(), re.M))
-    stages = {path for kind in ("sft", "preference", "grpo") for path in leaves(SECTIONS[kind])}
+    stages = {path for kind in ("sft", "preference", "grpo", "distill") for path in leaves(SECTIONS[kind])}
     tops = set(Config.model_fields) - {"plugins"}  # sections of the page, not rows
     config = {path for path in leaves(Config) if not path.startswith("stages")} - tops
     assert listed == stages | config
@@ -106,9 +106,10 @@ def test_a_key_as_it_is_shown(path: str, kind: str, default: str, bounds: str) -
 
 def test_kinds_of_stage_that_have_a_key() -> None:
     found = recipe_keys.stage_kinds()
-    assert found["optim.lr"][1] == ["sft", "preference", "grpo"]
+    assert found["optim.lr"][1] == ["sft", "preference", "grpo", "distill"]
     assert found["thought_dropout"][1] == ["sft"]
-    assert found["advantage"][1] == ["grpo"]
+    assert found["advantage"][1] == ["grpo", "distill"]
+    assert found["teacher.media.max_frames"][1] == ["distill"]
 
 
 # ---- methods and commands ----------------------------------------------------------------------------------------------

@@ -19,15 +19,15 @@ TOKEN = "token-of-the-tests-0123456789"
 
 
 @contextmanager
-def served(*runs: Path) -> Iterator[str]:
-    """The address of a viewer of these runs, without its token."""
+def served(*folders: Path) -> Iterator[str]:
+    """The address of a viewer of these folders, without its token."""
     import uvicorn
 
     from vlmrl.extras.pages.view.app import make_app
-    from vlmrl.extras.pages.view.run import RunView
+    from vlmrl.extras.pages.view.view import View
 
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(make_app([RunView(path) for path in runs], TOKEN), log_level="warning", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(make_app(View(folders), TOKEN), log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

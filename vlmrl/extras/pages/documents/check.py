@@ -1,4 +1,4 @@
-"""The page of `vlmrl check` shows rows as a model will see them: processed pixels, gold marks on them, and why rows were rejected.
+"""The document of `vlmrl check` shows rows as a model will see them: processed pixels, gold marks on them, and why rows were rejected.
 
 `CheckRows` collects the rows while `vlmrl check` reads the sources; `write_check_page` writes them, worst first.
 """
@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from vlmrl import fs
 from vlmrl.data.source import BadRow
-from vlmrl.evals.page import TRUTH_COLOUR, render_page
 from vlmrl.evals.score.table import visible
-from vlmrl.extras.pages.browser import Bar, Strip, bars, spans_text, strip_of
-from vlmrl.extras.pages.charts import nice_ticks, number
+from vlmrl.extras.pages.documents.drawn_group import as_json
+from vlmrl.extras.pages.documents.pictures import Pictures
+from vlmrl.extras.pages.documents.shapes import Doc
 from vlmrl.extras.pages.overlay import Marks, gold_marks
 from vlmrl.extras.pages.runfiles import Frames, frames_of
 from vlmrl.media.store import ProcessedMedia
@@ -202,88 +200,50 @@ def write_check_page(path: Path, rows: CheckRows | Sequence[CheckRow]) -> Path:
     Raises:
         StorageError: it cannot be written.
     """
-    fs.write_text(path, render_page(__name__, "check.html.jinja", page(rows)))
-    return path
+    from vlmrl.extras.pages.view.save import write_documents
+
+    shown = check_doc(rows, Pictures(inline=True))
+    lists = {name: [] for name in ("runs", "arms", "evaluations", "comparisons", "checks")}
+    folder = {"name": "Data check", "path": "", "start": "check/page", **lists, "study": None, "several": False, "questions": None}
+    return write_documents({"folder": folder, "check/page": shown}, path, title="Data check - vlmrl", kind="check")
 
 
-def page(rows: CheckRows | Sequence[CheckRow]) -> dict[str, Any]:
-    """Everything that the template shows."""
+def check_doc(rows: CheckRows | Sequence[CheckRow], pictures: Pictures) -> Doc:
+    """The rows of a data check, the worst first."""
     ordered = worst_first(rows.rows if isinstance(rows, CheckRows) else rows)
     sources = list(dict.fromkeys(row.source for row in ordered))
     shown = {
         s: (sum(r.source == s and not r.reason for r in ordered), sum(r.source == s and bool(r.reason) for r in ordered)) for s in sources
     }
     found = {s: (rows.good.get(s, 0), rows.rejected.get(s, 0)) if isinstance(rows, CheckRows) else shown[s] for s in sources}
-    cards = [_card(n, row) for n, row in enumerate(ordered)]
-    counts = {name: sum(name in row.flags for row in ordered) for name in FLAGS}
     return {
-        "questions": cards,
+        "id": "page",
+        "name": "Data check",
         "sources": [
             {"name": visible(s), "good": found[s][0], "rejected": found[s][1], "shown_good": shown[s][0], "shown_rejected": shown[s][1]}
             for s in sources
         ],
-        "filters": {
-            "tags": [(name, FLAGS[name], n) for name, n in counts.items() if n],
-            "tasks": [visible(s) for s in sources] if len(sources) > 1 else [],
-        },
-        "truth": TRUTH_COLOUR,
+        "flags": {name: words for name, words in FLAGS.items() if any(name in row.flags for row in ordered)},
+        "rows": [_row(number, row, pictures) for number, row in enumerate(ordered)],
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowCard:
-    """One row as the template shows it; texts are made visible."""
-
-    index: int
-    task: str
-    """Its source."""
-    place: str
-    id: str
-    text: str
-    answer: str
-    answer_type: str
-    reason: str
-    message: str
-    facts: tuple[str, ...]
-    problems: tuple[str, ...]
-    flags: tuple[tuple[str, str], ...]
-    """(name, meaning)."""
-    strip: Strip | None
-    axis: tuple[tuple[float, str], ...]
-    gold_bars: tuple[Bar, ...]
-    truth: str
-
-
-def _card(index: int, row: CheckRow) -> RowCard:
-    spans = row.marks.spans
-    ends = [s.end for s in spans]
-    if row.frames is not None:
-        ends += [row.frames.duration or 0.0, *(row.frames.times or ())[-1:]]
-    length = max(ends, default=0.0) or 1.0
+def _row(number: int, row: CheckRow, pictures: Pictures) -> Doc:
     facts = [] if row.reason else [f"{row.tokens} tokens, {row.share:.0%} of the budget"]
     if row.smallest is not None:
-        facts.append(f"smallest box {number(row.smallest)} vision tokens")
+        facts.append(f"smallest box {row.smallest:.4g} vision tokens")
     if row.frames_in_span is not None:
         facts.append(f"{row.frames_in_span} frames in the shortest span")
     if row.frames is not None and row.frames.times is not None and 1 < row.frames.count == row.frames.total:
-        facts.append(f"frames up to {number(max(b - a for a, b in pairwise(row.frames.times)))} s apart")
+        facts.append(f"frames up to {max(b - a for a, b in pairwise(row.frames.times)):.4g} s apart")
     if row.more_media:
         facts.append(f"{row.more_media} more media that are not shown")
-    return RowCard(
-        index=index,
-        task=visible(row.source),
-        place=visible(row.place),
-        id=visible(row.id),
-        text=visible(row.question),
-        answer=visible(row.answer),
-        answer_type=visible(row.answer_type),
-        reason=visible(row.reason),
-        message=visible(row.message),
-        facts=tuple(facts),
-        problems=tuple(visible(text) for text in row.marks.problems),
-        flags=tuple((name, FLAGS[name]) for name in row.flags),
-        strip=None if row.frames is None else strip_of(row.frames, [(0, TRUTH_COLOUR, row.marks)]),
-        axis=tuple((100 * t / length, number(t)) for t in nice_ticks(0.0, length, 8)) if spans else (),
-        gold_bars=bars(spans, length),
-        truth=spans_text(spans),
-    )
+    texts = ("source", "place", "id", "question", "answer", "reason", "message")
+    return {
+        **{name: visible(getattr(row, name)) for name in texts},
+        "type": visible(row.answer_type),
+        "facts": facts,
+        "flags": list(row.flags),
+        "media": [] if row.frames is None else [pictures.medium("check", f"f-{number}", row.frames)],
+        "marks": as_json(row.marks),
+    }

@@ -40,9 +40,14 @@ class KeptGroups:
 
     def entries(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(address, line of the index) of every group, by rank and shard."""
+        for _, place, entries in self.lists():
+            for entry in entries:
+                yield f"{place}-{entry['at']}", entry
+
+    def lists(self) -> Iterator[tuple[tuple[int, int], str, list[dict[str, Any]]]]:
+        """(shard, how addresses of its groups begin, lines of its index), which only grow while `generation` is the same."""
         for (rank, number), shard in self._shards.items():
-            for entry in shard.entries:
-                yield f"{rank}-{number}-{entry['at']}", entry
+            yield (rank, number), f"{rank}-{number}", shard.entries
 
     def record(self, address: str) -> dict[str, Any]:
         """A whole group by its address.

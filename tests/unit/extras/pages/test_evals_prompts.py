@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from vlmrl.extras.pages.browser import by_sample, model_colours, question
 
 from tests.support.pages import good, poor, sample
 from vlmrl.errors import StorageError
 from vlmrl.evals.score.records import prompt_ids_hash
-from vlmrl.extras.pages.browser import by_sample, model_colours, question
 from vlmrl.extras.pages.prompts import FILE, KEPT, keep_prompts, read_prompts, written
 from vlmrl.types import Prompt
 

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from vlmrl.extras.pages.browser import by_sample, model_colours, question
+from vlmrl.extras.pages.run_page import render
+from vlmrl.extras.pages.step_table import MOST_SURPLUS, StepTable
 
 from tests.support.pages import make_run, media, picture, record, sample
 from vlmrl.answers.tags import parse
@@ -18,10 +21,7 @@ from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.scorers import score
 from vlmrl.evals.score.steps import TrueStep, compare_steps, split_steps, step_scores, true_steps
 from vlmrl.evals.score.summary import summarize
-from vlmrl.extras.pages.browser import by_sample, model_colours, question
-from vlmrl.extras.pages.run_page import render
 from vlmrl.extras.pages.runfiles import frames_of, load_run, make_frames, read_frames, save_media
-from vlmrl.extras.pages.step_table import MOST_SURPLUS, StepTable
 from vlmrl.types import Sample
 
 STATED = [{"time": 0, "text": "green"}, {"time": 1, "text": "red"}, {"time": 2.5, "text": "blue"}]

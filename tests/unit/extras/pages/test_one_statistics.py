@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vlmrl.extras.pages.eval_page import page as eval_page
+from vlmrl.extras.pages.eval_page import write_comparison
+from vlmrl.extras.pages.run_page import page as run_page
 
 from tests.support.pages import make_eval, make_run
 from tests.unit.evals.test_evals_records import make_record
@@ -21,9 +24,6 @@ from vlmrl.evals.score.paired import Incomparable, compare, mismatches
 from vlmrl.evals.score.records import Record, by_sample, read_records
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import difference_text, p_text
-from vlmrl.extras.pages.eval_page import page as eval_page
-from vlmrl.extras.pages.eval_page import write_comparison
-from vlmrl.extras.pages.run_page import page as run_page
 from vlmrl.extras.pages.runfiles import load_eval, load_run
 
 OF_DRAWS = ("pass@", "pass^", "maj@", "oracle")

@@ -46,7 +46,7 @@ def kind_of(path: Path) -> Kind | None:
             return "check" if path.suffix == ".html" and CHECK in file.read(256) else None
     if not path.is_dir():
         return None
-    if is_run(path):
+    if is_run(path) or ((path / "config.yaml").is_file() and any((path / name).exists() for name in ("metrics.jsonl", "eval"))):
         return "run"
     if (path / "comparison.json").is_file():
         return "comparison"
@@ -169,6 +169,9 @@ def differs(arms: Mapping[str, Sequence[Source]]) -> dict[str, list[str]]:
     flat = {name: dict(_flat("", json.loads(recipe_of(group[0])))) for name, group in arms.items()}
     keys = sorted({key for values in flat.values() for key in values})
     unlike = [key for key in keys if len({values.get(key) for values in flat.values()}) > 1]
+    # what only one arm has is said by its name in the list above it
+    lacking = {key for key in unlike if any(key not in values for values in flat.values())}
+    unlike = [key for key in unlike if key not in lacking or not any(key.startswith(f"{other}.") for other in unlike)]
     return {name: [f"{key}: {values.get(key, 'not set')}" for key in unlike[:12]] for name, values in flat.items()}
 
 
@@ -185,8 +188,8 @@ def _flat(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
         yield prefix, json.dumps(value)[:80]
 
 
-def run_line(source: Source, arm: str) -> Doc:
-    """A run in the list."""
+def run_line(source: Source, arm: str, *, live: bool = True) -> Doc:
+    """A run in the list. A copy does not say how long ago something was: it is read later."""
     line = source.line
     wall = line.wall or max(source.metrics.walls.values(), default=None)
     return {
@@ -199,7 +202,7 @@ def run_line(source: Source, arm: str) -> Doc:
         "step": line.step,
         "steps": line.steps,
         "wall": wall,
-        "ago": "" if wall is None else ago(time.time() - wall),
+        "ago": "" if wall is None or not live else ago(time.time() - wall),
         "holder": line.holder,
         "problem": None if line.problem is None else visible(line.problem),
         "model": None if line.model is None else visible(line.model),

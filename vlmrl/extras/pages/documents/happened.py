@@ -87,19 +87,22 @@ def _compared(records: Records, pair: tuple[str, str], seed: int, known: Mapping
 
 
 def _by_level(records: Records, names: Sequence[str], metric: str, own: Comparison) -> str | None:
-    """`raised hard questions from 0.34 to 1.00 and thinks only there`, where some questions moved and others did not; else None."""
+    """`raised hard questions from 0.34 to 1.00 and thinks only there`, where some questions moved and others did not, or by less than half
+    as much; else None."""
     union = [r for name in names[-2:] for r in records[name]]
     if not has_levels(union):
         return None
     key, values = next(((k, v) for k, v in (("category", ranked(union)), ("difficulty", difficulties(union))) if v), ("", []))
     parts = {value: own.parts[f"{key}={value}"].gaps for value in values if f"{key}={value}" in own.parts}
-    moved = [value for value, gaps in parts.items() if metric in gaps and sign(gaps[metric])]
+    sure = [value for value, gaps in parts.items() if metric in gaps and sign(gaps[metric])]
+    most = max((abs(parts[value][metric].difference) for value in sure), default=0.0)
+    moved = [value for value in sure if abs(parts[value][metric].difference) >= max(MOVED, most / 2)]
     rest = [value for value in parts if value not in moved]
     if not moved or not rest or len({sign(parts[value][metric]) for value in moved}) > 1:
         return None
     way = "raised" if sign(parts[moved[0]][metric]) > 0 else "lowered"
     before, after = (figure(metric, _mean([parts[value][metric] for value in moved], side)) for side in ("a", "b"))
-    out = f"{way} {_questions(key, moved)} from {before} to {after}"
+    out = f"{way} {_questions(key, moved)}{' most,' if len(sure) > len(moved) else ''} from {before} to {after}"
     thinks, elsewhere = (
         _mean([parts[value]["think_rate"] for value in some if "think_rate" in parts[value]], "b") for some in (moved, rest)
     )

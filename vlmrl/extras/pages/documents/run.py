@@ -14,7 +14,6 @@ from vlmrl.evals.score.levels import level_table, whole_stages
 from vlmrl.evals.score.measures import LABELS, present
 from vlmrl.evals.score.paired import LOWER_IS_BETTER, Comparison, comparisons_of
 from vlmrl.evals.score.records import Record
-from vlmrl.evals.score.runfiles import read_metrics
 from vlmrl.evals.score.summary import Summary, summarize
 from vlmrl.evals.score.table import COUNTS, figure, level_labels, visible
 from vlmrl.evals.score.timeshare import time_cells, time_shares
@@ -103,6 +102,7 @@ def run_doc(source: Source, state: Doc) -> Doc:
     """
     x = evaluated(source)
     cards, unmoved = cards_of(x)
+    tables = tables_of(source, x)
     happened = what_happened(x.records, x.seed, x.comparisons)
     return {
         "id": source.name,
@@ -110,14 +110,14 @@ def run_doc(source: Source, state: Doc) -> Doc:
         "state": state,
         "happened": [visible(text) for text in happened or [_begun(source)]],
         "detail": [visible(text) for text in verdict(x.records, x.seed, x.comparisons)],
-        "warnings": [visible(text) for text in [*source.problems, *x.refused]],
+        "warnings": [visible(text) for text in dict.fromkeys([*source.problems, *x.refused])],
         "next": next_steps(source, x),
         "primary": primary_doc(x),
         "cards": cards,
         "unmoved": unmoved,
         "rewards": rewards_of(source),
         "stages": stage_bands(source),
-        "tables": tables_of(source, x),
+        "tables": tables,
         "facts": facts(source, x),
         "config": visible(_text(source)),
         "curves": f"curves/{source.name}",
@@ -274,8 +274,7 @@ def tables_of(source: Source, x: Evaluated) -> list[Doc]:
         out.append(results_table("By task and difficulty", parts))
     if x.comparisons:
         out.append(differences_table(x.comparisons))
-    file = source.path / "metrics.jsonl"
-    lines = read_metrics(file) if file.is_file() else []
+    lines = source.lines
     if any(key.startswith("time/") for line in lines for key in line):
         header, *rows = time_cells(time_shares(lines))
         out.append(table("Where the time went", header, rows))

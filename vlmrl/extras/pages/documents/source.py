@@ -14,13 +14,13 @@ from typing import Any, Literal, TypeVar
 
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.score.records import Record, read_verified
-from vlmrl.evals.score.runfiles import EvalResults, read_eval
+from vlmrl.evals.score.runfiles import EvalResults, read_eval, read_metrics
 from vlmrl.extras.pages.documents.follow import MetricsFollower
 from vlmrl.extras.pages.documents.groups import KeptGroups
 from vlmrl.extras.pages.kept.read import rank_folders
 from vlmrl.extras.pages.prompts import Written, read_prompts, read_questions
 from vlmrl.extras.pages.runfiles import Frames, read_frames
-from vlmrl.run.listing import RunLine, is_run, line_of
+from vlmrl.run.listing import RunLine, line_of
 
 T = TypeVar("T")
 Kind = Literal["run", "evaluation", "comparison", "check"]
@@ -153,6 +153,26 @@ class Source:
         return self._cached(path.name, _stat(path), read)
 
     @property
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl.
+
+        Raises:
+            StorageError: one is damaged (`strict`).
+        """
+        path = self.path / "metrics.jsonl"
+
+        def read() -> list[dict[str, Any]]:
+            try:
+                return read_metrics(path) if path.is_file() else []
+            except StorageError as error:
+                if self.strict:
+                    raise
+                self.problems.append(str(error))
+                return []
+
+        return self._cached("lines", _stat(path), read)
+
+    @property
     def pixels(self) -> dict[str, Frames]:
         """Sample -> the pixels that were kept of it in evaluations."""
         folder = self.confined(self._frames)
@@ -221,16 +241,6 @@ def _stat(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_size, status.st_mtime_ns
-
-
-def open_run(path: Path, name: str, *, strict: bool = False) -> Source:
-    """
-    Raises:
-        ConfigError: not a run directory.
-    """
-    if not is_run(path):
-        raise ConfigError(f"{path}: not a run directory (no run.json and config.yaml); give the folder <run.root>/<run.name>")
-    return Source(path, name, "run", strict=strict)
 
 
 def unique(names: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vlmrl.errors import StorageError
+from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.score.table import visible
 from vlmrl.extras.pages.documents.curves import bands, curves_doc, metrics_doc
 from vlmrl.extras.pages.documents.evaluation import comparison_doc, evaluation_doc, read_comparison, tasks_of
@@ -27,7 +27,7 @@ from vlmrl.extras.pages.documents.pictures import STRIP, Pictures, frame_of
 from vlmrl.extras.pages.documents.questions import group_doc, held_of, kept_of, question_doc, questions_doc
 from vlmrl.extras.pages.documents.run import run_doc
 from vlmrl.extras.pages.documents.shapes import Doc, table
-from vlmrl.extras.pages.documents.source import Source
+from vlmrl.extras.pages.documents.source import Forbidden, Source
 from vlmrl.extras.pages.runfiles import safe_name
 
 ALL = "all"
@@ -46,21 +46,24 @@ class View:
 
     def __init__(self, paths: Sequence[Path], *, strict: bool = False, inline: bool = False):
         self.paths = list(paths)
+        self.strict = strict
         self.items = items_of(self.paths)
         self.pictures = Pictures(inline=inline)
         self._lock = threading.RLock()
         self._by_id = {item.id: item for item in self.items}
         self._sources = {i.id: Source(i.path, i.id, i.kind, strict=strict) for i in self.items if i.kind in ("run", "evaluation")}
+        self._refused: set[str] = set()
+        """Sources of which a file is a link out of their folder."""
         self._made: dict[str, tuple[Any, Doc]] = {}
         self._makers: dict[str, Callable[..., Doc]] = {
             "folder": self._folder,
             "live": self._live,
             "arms": self._arms,
-            "run": lambda name: run_doc(self._run(name), run_line(self._run(name), self._arm_of(name))),
+            "run": lambda name: run_doc(self._run(name), run_line(self._run(name), self._arm_of(name), live=not strict)),
             "curves": lambda name: curves_doc(self._run(name)),
             "metrics": lambda name: metrics_doc(self._run(name)),
             "questions": lambda name: questions_doc(self._sides(name), self.pictures),
-            "question": lambda content: question_doc(content, list(self._sources.values()), self.pictures),
+            "question": lambda content: question_doc(content, self._readable(), self.pictures),
             "group": lambda name, address: group_doc(self._run(name), address, self.pictures),
             "evaluation": lambda name: evaluation_doc(self._of(name, "evaluation")),
             "comparison": lambda name: comparison_doc(name, self._item(name, "comparison").path, self._compared(name)),
@@ -94,9 +97,9 @@ class View:
             Forbidden: its file leads out of its folder.
         """
         with self._lock:
-            source = self._sources.get(item)
-            if source is None:
+            if item not in self._sources:
                 raise StorageError(f"nothing is called {item!r:.60}")
+            source = self._sources[item]
             if not name.startswith(STRIP):
                 path = source.kept_medium(name)
                 if path is None:
@@ -120,7 +123,7 @@ class View:
 
     def questions(self) -> list[str]:
         """Digests of all questions, those of held-out evaluations first."""
-        sources = self._sources.values()
+        sources = self._readable()
         return list(dict.fromkeys([*(c for s in sources for c in held_of(s).rows), *(c for s in sources for c in kept_of(s))]))
 
     def groups(self, most: int) -> list[str]:
@@ -133,12 +136,23 @@ class View:
 
     @property
     def runs(self) -> list[Source]:
-        """The runs."""
-        return [source for source in self._sources.values() if source.kind == "run"]
+        """The runs that may be read."""
+        return [source for source in self._readable() if source.kind == "run"]
+
+    def _readable(self) -> list[Source]:
+        return [source for source in self._sources.values() if source.name not in self._refused]
 
     def _stamp(self) -> str:
-        told = [source.follow() for source in self._sources.values()]
-        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+        told: list[Any] = []
+        self._refused.clear()
+        for source in self._sources.values():
+            try:
+                told.append(source.follow())
+            except Forbidden:
+                if len(self._sources) == 1:
+                    raise
+                self._refused.add(source.name)
+        return hashlib.sha256(repr((told, self._refused)).encode()).hexdigest()[:16]
 
     def _item(self, name: str, kind: str) -> Item:
         found = self._by_id.get(name)
@@ -147,7 +161,10 @@ class View:
         return found
 
     def _of(self, name: str, kind: str) -> Source:
-        return self._sources[self._item(name, kind).id]
+        item = self._item(name, kind)
+        if item.id in self._refused:
+            raise Forbidden
+        return self._sources[item.id]
 
     def _run(self, name: str) -> Source:
         return self._of(name, "run")
@@ -155,9 +172,9 @@ class View:
     def _sides(self, name: str) -> list[Source]:
         """The sources of a table of questions."""
         if name == ALL:
-            return list(self._sources.values())
+            return self._readable()
         if name in self._sources:
-            return [self._sources[name]]
+            return [self._of(name, self._sources[name].kind)]
         return self._compared(name)
 
     def _compared(self, name: str) -> list[Source]:
@@ -182,7 +199,8 @@ class View:
     def _folder(self) -> Doc:
         groups = self._groups()
         arm = {source.name: name for name, sources in groups.items() for source in sources}
-        lines = sorted((run_line(source, arm[source.name]) for source in self.runs), key=lambda line: -(line["wall"] or 0.0))
+        lines = [self._said(self._by_id[s.name], lambda _, s=s: run_line(s, arm[s.name], live=not self.strict)) for s in self.runs]
+        lines.sort(key=lambda line: -(line.get("wall") or 0.0))
         unlike = differs(groups) if len(groups) > 1 else {}
         kind = kind_of(self.paths[0])
         single = self.items[0] if kind is not None and (len(self.items) == 1 or kind == "comparison") else None
@@ -202,13 +220,31 @@ class View:
                 }
                 for name, sources in groups.items()
             ],
-            "evaluations": [self._evaluation_line(item) for item in self.items if item.kind == "evaluation"],
-            "comparisons": [self._comparison_line(item) for item in self.items if item.kind == "comparison"],
-            "checks": [self._check_line(item) for item in self.items if item.kind == "check"],
+            "evaluations": [self._said(item, self._evaluation_line) for item in self.items if item.kind == "evaluation"],
+            "comparisons": [self._said(item, self._comparison_line) for item in self.items if item.kind == "comparison"],
+            "checks": [self._said(item, self._check_line) for item in self.items if item.kind == "check"],
+            "problems": [f"{name}: a file in it is a link to elsewhere, so it is not read" for name in sorted(self._refused)],
             "study": None if self._study is None else {"arms": [visible(name) for name in self._study]},
             "several": len(self.runs) > 1,
             "questions": None if not self._sources else f"questions/{ALL if len(self._sources) > 1 else next(iter(self._sources))}",
         }
+
+    def _said(self, item: Item, make: Callable[[Item], Doc]) -> Doc:
+        """A line of the list; what cannot be read is said in its place, unless the view is strict."""
+        try:
+            return make(item)
+        except (StorageError, ConfigError) as error:
+            if self.strict:
+                raise
+            return {
+                **_line(item),
+                "problem": visible(str(error)),
+                "primary": None,
+                "verdict": "",
+                "models": [],
+                "where": "",
+                "status": "stopped",
+            }
 
     def _evaluation_line(self, item: Item) -> Doc:
         source = self._sources[item.id]

@@ -1,4 +1,4 @@
-"""The page of `vlmrl check`: what is flagged, by hand; the order; counts; and that nothing of a row becomes markup."""
+"""The document of `vlmrl check`: what is flagged, by hand; the order; counts; and that nothing of a row becomes markup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 from tests.support.pages import media, picture, sample
 from vlmrl.answers.marks import Mark, Marks
 from vlmrl.data.source import BadRow
-from vlmrl.extras.pages.check_page import CheckRow, CheckRows, frames_within, good_row, page, smallest_box, worst_first, write_check_page
+from vlmrl.extras.pages.documents.check import CheckRow, CheckRows, check_doc, frames_within, good_row, smallest_box, worst_first
+from vlmrl.extras.pages.documents.pictures import Pictures
+from vlmrl.extras.pages.view.view import kept_documents
 from vlmrl.types import Prompt, Sample
 
 EVIL = "<script>alert(1)</script>\x1b"
@@ -87,25 +89,25 @@ def test_collected_rows_are_limited_per_source_and_counted():
         rows.add("a.jsonl", prompt(made, 10, shown), shown if rows.wants("a.jsonl") else None)
         rows.reject("a.jsonl", made, "missing", "missing: gone.png is not there")
     rows.reject_unread("b.jsonl", BadRow(file="b.jsonl", line=7, reason="json", message="no JSON", excerpt="{x"))
-    values = page(rows)
+    values = check_doc(rows, Pictures())
     assert [(s["name"], s["good"], s["shown_good"], s["rejected"], s["shown_rejected"]) for s in values["sources"]] == [
         ("a.jsonl", 5, 2, 5, 2),
         ("b.jsonl", 0, 0, 1, 1),
     ]
-    assert [(card.id, card.reason) for card in values["questions"]] == [
+    assert [(row["id"], row["reason"]) for row in values["rows"]] == [
         *(("g0", "missing"), ("g1", "missing"), ("", "json"), ("g0", ""), ("g1", ""))
     ]
-    assert values["questions"][0].message == "gone.png is not there"
-    assert (values["questions"][2].text, values["questions"][2].place) == ("{x", "b.jsonl:7")
-    assert values["filters"]["tags"] == [("rejected", "rejected", 3)]
-    assert values["filters"]["tasks"] == ["a.jsonl", "b.jsonl"]
+    assert values["rows"][0]["message"] == "gone.png is not there"
+    assert (values["rows"][2]["question"], values["rows"][2]["place"]) == ("{x", "b.jsonl:7")
+    assert values["flags"] == {"rejected": "rejected"}
 
 
 def test_a_rejected_row_shows_its_pixels_where_they_are_not_the_fault():
     rows, shown = CheckRows(budget=100), media(picture())
     rows.reject("s", sample("a", "bbox", {"boxes": [[0, 0, 500, 500]]}), "overlong", "overlong: too long", shown)
-    (card,) = page(rows)["questions"]
-    assert card.strip.frames[0].layers[0].shapes[0].path.startswith("M0 0H")
+    (row,) = check_doc(rows, Pictures())["rows"]
+    assert row["marks"]["shapes"][0]["points"][0] == (0, 0)
+    assert row["media"][0]["size"] == [112, 168]
 
 
 def test_the_page_is_whole_and_asks_for_nothing(tmp_path):
@@ -113,13 +115,14 @@ def test_the_page_is_whole_and_asks_for_nothing(tmp_path):
     made = sample("v", "time_span", {"time": [1.0, 1.4]}, meta={}, question=EVIL, answer=EVIL)
     rows.add("s", prompt(made, 95, shown), shown)
     rows.reject("s", dataclasses.replace(made, id=EVIL), "corrupt", EVIL)
-    path = write_check_page(tmp_path / "check.html", rows)
+    path = rows.write(tmp_path / "check.html")
     text = path.read_text(encoding="utf-8")
     assert "<script>alert" not in text
     assert "\x1b" not in text
-    assert text.count("<script>") == 1
-    assert "http" not in text.replace('http-equiv="Content-Security-Policy"', "")
-    assert "over 90% of the token budget" in text
-    assert "a span with fewer than two frames" in text
-    assert text.index("corrupt") < text.index("95 tokens, 95% of the budget")
-    assert write_check_page(tmp_path / "again.html", rows).read_bytes() == path.read_bytes()
+    assert "http" not in text.replace('http-equiv="Content-Security-Policy"', "").replace("http://www.w3.org/2000/svg", "")
+    shown = kept_documents(path)["check/page"]
+    assert [row["reason"] for row in shown["rows"]] == ["corrupt", ""]
+    assert shown["rows"][1]["facts"][0] == "95 tokens, 95% of the budget"
+    assert shown["rows"][1]["question"] == EVIL.replace("\x1b", "\\u001b")
+    assert shown["flags"]["short"] == "a span with fewer than two frames"
+    assert rows.write(tmp_path / "again.html").read_bytes() == path.read_bytes()

@@ -22,7 +22,7 @@ from vlmrl.extras.pages.documents.drawn_group import as_json, drawn
 from vlmrl.extras.pages.documents.pictures import STRIP, Pictures
 from vlmrl.extras.pages.documents.shapes import Doc, stage_words, when
 from vlmrl.extras.pages.documents.source import Source
-from vlmrl.extras.pages.overlay import OBJECTS, MarkedFrames, Marks, Target, answer_marks, gold_marks
+from vlmrl.extras.pages.overlay import OBJECTS, MarkedFrames, Marks, Span, Target, answer_marks, gold_marks
 from vlmrl.extras.pages.runfiles import Frames, safe_name
 
 SAID = 60
@@ -31,7 +31,8 @@ SIGNS = {"right": "✓", "wrong": "✗", "missing": "–", "surplus": "+"}
 STATUS = {"no_tag": "no answer tag", "truncated": "cut off", "unparsable": "not readable"}
 GROUPS = 40
 """Kept groups of one question whose answers are told; those beyond are left out from the middle of the run."""
-NOTHING = {"shapes": (), "spans": (), "problems": ()}
+MOST_SURPLUS = 6
+"""Steps of a thought beyond the true ones that are shown; those beyond are counted."""
 
 
 @dataclass(kw_only=True)
@@ -262,7 +263,7 @@ def _held_part(source: Source, answered: Mapping[str, Sequence[Record]], picture
     first = next(iter(answered.values()))[0]
     frames = source.pixels.get(first.sample_id)
     said = _of_record(source, first, frames, pictures)
-    gold = Marks() if frames is None or frames.target is None else gold_marks(frames.target, frames.shown)
+    gold = _gold(frames, first)
     medium = None if frames is None else pictures.medium(source.name, _strip(frames), frames)
     return {
         "question": {key: said[key] for key in ("sample", "task", "text", "gold", "difficulty", "category")}
@@ -271,6 +272,16 @@ def _held_part(source: Source, answered: Mapping[str, Sequence[Record]], picture
         "prompts": _prompts(source, answered),
         "steps": None if frames is None or not frames.steps else steps_doc(frames, answered),
     }
+
+
+def _gold(frames: Frames | None, record: Record) -> Marks:
+    """The marks of the truth; of frames that an earlier version kept without the row's words on them, its span of time alone."""
+    if frames is None or frames.target is not None:
+        return Marks() if frames is None or frames.target is None else gold_marks(frames.target, frames.shown)
+    spans = () if frames.gold is None else (Span(start=frames.gold[0], end=frames.gold[1]),)
+    kind = ANSWER_TYPES.get(record.answer_type)
+    lost = ("no marks: these frames were kept without the row's coordinate frame; evaluate again",)
+    return Marks(spans=spans, problems=lost if kind is not None and kind.in_frame else ())
 
 
 def _answer(source: Source, column: str, record: Record, frames: Frames | None) -> Doc:
@@ -326,9 +337,12 @@ def steps_doc(frames: Frames, answered: Mapping[str, Sequence[Record]]) -> Doc:
     lines: list[Doc] = []
     for column, rows in answered.items():
         compared = compare_steps(parse(rows[0].text, rows[0].answer_format).thought, frames.steps)
-        cells = [{"kind": one.kind, "text": f"{SIGNS[one.kind]} {visible(one.said or 'missing')[:SAID]}"} for one in compared]
-        right = sum(one.kind == "right" for one in compared)
-        note = f"{right} of {len(frames.steps)} right" if compared else "no thought"
+        shown = compared[: len(frames.steps) + MOST_SURPLUS]
+        said = ["missing" if one.said is None else visible(one.said)[:SAID] or "(nothing)" for one in shown]
+        cells = [{"kind": one.kind, "text": f"{SIGNS[one.kind]} {text}"} for one, text in zip(shown, said, strict=True)]
+        kinds = [one.kind for one in compared]
+        more = f", {kinds.count('surplus')} surplus" if "surplus" in kinds else ""
+        note = f"{kinds.count('right')} of {len(frames.steps)} right{more}" if compared else "no thought"
         lines.append({"who": when(column), "cells": cells, "note": note})
     return {"columns": [{"label": f"{one.time:g} s", "text": visible(one.text)[:SAID]} for one in frames.steps], "lines": lines}
 

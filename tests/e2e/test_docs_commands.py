@@ -20,7 +20,7 @@ YOURS = {
     "eval": "a checkpoint",
     "publish": "a checkpoint, and a hub",
     "serve": "a checkpoint, or vLLM; tests/unit/extras/serve",
-    "view": "a run; tests/e2e/test_view_browser.py",
+    "view": "a run; tests/e2e/test_app_views.py",
     "train": "minutes: tests/e2e/test_train_command.py",
     "tools": "minutes, or an environment's processes: tests/e2e/test_train_command.py, tests/unit/extras/agents/test_cli_env.py",
 }

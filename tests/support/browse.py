@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import subprocess
 import threading
@@ -12,9 +11,9 @@ from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 
-BROWSER = next(
-    (found for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
+from vlmrl.extras.agents.browser.process import find_browser
+
+BROWSER = find_browser()
 TOKEN = "token-of-the-tests-0123456789"
 
 

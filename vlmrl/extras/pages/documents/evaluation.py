@@ -159,8 +159,9 @@ def _primary(tasks: Sequence[Mapping[str, Any]], models: Sequence[str]) -> Doc:
 def _metrics(task: Mapping[str, Any], models: Sequence[str]) -> Doc:
     """Every metric of a task; of a comparison over seeds what its file says of the task."""
     rows: list[list[str | Mapping[str, Any]]] = []
-    for metric, values in task.get("gaps", {}).items():
-        gap = _gap(values)
+    gaps, order = task.get("gaps", {}), list(LABELS)
+    for metric in sorted(gaps, key=lambda name: order.index(name) if name in order else len(order)):  # its file has them by name
+        gap = _gap(gaps[metric])
         if metric == "score" and task.get("primary") != "score":
             continue  # it repeats another
         cells = [figure(metric, gap.a), figure(metric, gap.b), gap_cell(metric, gap, lower_is_better=metric in LOWER_IS_BETTER)]

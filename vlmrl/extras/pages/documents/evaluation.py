@@ -52,7 +52,9 @@ def evaluation_doc(source: Source) -> Doc:
         for one in tasks
     ]
     headline += [f"Of {visible(name)} the first {limit} rows were asked: a subset, not the benchmark." for name, limit in limits.items()]
-    tables = [results_table("Tasks", summaries, "means with 95% intervals")] if summaries else []
+    words = {(one["metric"], one["label"]) for one in tasks if one["metric"] is not None}
+    named = dict(words) if len(words) == len(dict(words)) else {}  # one word for a metric, if all tasks have the same for it
+    tables = [results_table("Tasks", summaries, "means with 95% intervals", named)] if summaries else []
     several = len(summaries) > 1
     parts = {f"{name}: {part}" if several else part: x for name, summary in summaries.items() for part, x in summary.parts.items()}
     return {
@@ -62,7 +64,7 @@ def evaluation_doc(source: Source) -> Doc:
         "suite": visible(found.suite),
         "headline": headline,
         "primary": {"tasks": tasks},
-        "tables": tables + ([results_table("By task, difficulty and category", parts)] if parts else []),
+        "tables": tables + ([results_table("By task, difficulty and category", parts, named=named)] if parts else []),
         "facts": [
             ("folder", visible(str(source.path))),
             ("suite", visible(found.suite)),

@@ -23,6 +23,8 @@ DEPTH = 4
 """Folders within folders that are looked into."""
 MOST = 2000
 """Items of a view."""
+SEEDS = 3
+"""Least runs of an arm from which a t interval says something."""
 STUDY = "study.json"
 CHECK = b'data-page="check"'
 """Stands in the first line of the page of a data check."""
@@ -152,9 +154,12 @@ def over_seeds(sources: Sequence[Source]) -> Doc | None:
         return None
     values, metric = [one["mean"] for one in found], found[0]["metric"]
     mean, n = statistics.fmean(values), len(values)
-    half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) / n**0.5 if n > 1 else 0.0
+    half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) / n**0.5 if n >= SEEDS else 0.0
     interval = f"[{figure(metric, mean - half)}, {figure(metric, mean + half)}]" if half else ""
-    note = "one run: how much another seed changes is not measured" if n == 1 else f"mean over {n} seeds, 95% t interval over seeds"
+    few = f"mean over {n} seeds, too few for an interval"
+    note = (
+        "one run: how much another seed changes is not measured" if n == 1 else few if n < SEEDS else f"mean over {n} seeds, 95% t interval"
+    )
     ends = {"low": mean - half if half else None, "high": mean + half if half else None}
     return {"metric": metric, "label": found[0]["label"], "runs": n, "mean": mean, **ends} | {
         "text": figure(metric, mean),

@@ -18,6 +18,8 @@ from vlmrl.errors import StorageError
 from vlmrl.extras.pages.kept import media
 from vlmrl.extras.pages.runfiles import Frames
 
+INLINE = 16 * 2**20
+"""Characters of frames in a page that is one file."""
 STRIP = "f-"
 """With this the name of a medium begins that is a strip."""
 
@@ -26,21 +28,23 @@ class Pictures:
     """Names of frames, and what is behind those that were given out.
 
     Args:
-        inline: a frame is given as a `data:` address in place of a name, for a page that is one file.
+        inline: a frame is given as a `data:` address in place of a name, for a page that is one file. Beyond `INLINE` bytes of frames
+            media are left out, and those of kept groups have no small pictures.
     """
 
     def __init__(self, *, inline: bool = False):
         self.inline = inline
+        self._spent = 0
         self.given: dict[str, tuple[str, str, int]] = {}
         """Name -> (item, medium, number), of all frames that documents show."""
 
     def medium(self, item: str, name: str, kept: Path | Frames | None) -> dict[str, Any] | None:
-        """What a document says of a medium; None where nothing was kept.
+        """What a document says of a medium; None where nothing was kept, or where it is left out.
 
         Args:
             kept: the file of a kept group's medium, or the strip of a held-out question.
         """
-        if kept is None:
+        if kept is None or self._spent > INLINE:
             return None
         if isinstance(kept, Frames):
             size, shown, first = kept.size, kept.shown, first_alike(_cut(kept.strip, kept.count))
@@ -59,14 +63,16 @@ class Pictures:
         data = [self._given(item, name, number, kept) for number in first]
         return {**said, "frames": data}
 
-    def first(self, item: str, name: str, kept: Path | Frames) -> str:
+    def first(self, item: str, name: str, kept: Path | Frames | None) -> str | None:
         """The name of the first frame, for a small picture."""
-        return self._given(item, name, 0, kept)
+        return None if kept is None or (self.inline and not isinstance(kept, Frames)) else self._given(item, name, 0, kept)
 
     def _given(self, item: str, name: str, number: int, kept: Path | Frames) -> str:
         kind = "png" if isinstance(kept, Frames) else "jpeg"
         if self.inline:
-            return f"data:image/{kind};base64,{base64.b64encode(frame_of(kept, number)).decode()}"
+            data = base64.b64encode(frame_of(kept, number)).decode()
+            self._spent += len(data)
+            return f"data:image/{kind};base64,{data}"
         src = f"media/{item}/{name}/{number}.{kind}"
         self.given[src] = item, name, number
         return src

@@ -222,7 +222,7 @@ def _of_entry(source: Source, entry: Mapping[str, Any], pictures: Pictures) -> d
         "gold": visible(entry.get("gold", "")),
         "difficulty": None,
         "category": None,
-        "src": None if path is None else pictures.first(source.name, entry["media"][0], path),
+        "src": pictures.first(source.name, entry["media"][0] if path else "", path),
     }
 
 

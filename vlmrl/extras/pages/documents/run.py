@@ -259,8 +259,10 @@ def _last_tenth(source: Source, name: str) -> float | None:
 def tables_of(source: Source, x: Evaluated) -> list[Doc]:
     """Results, by difficulty, differences, time."""
     out: list[Doc] = []
+    named = {} if x.metric is None else {x.metric: x.label}
     if x.summaries:
-        out.append(results_table("Held-out questions", x.summaries, "means with 95% intervals" + _constant(x.records)))
+        told = {when(name): summary for name, summary in x.summaries.items()}
+        out.append(results_table("Held-out questions", told, "means with 95% intervals" + _constant(x.records), named))
     if levels := level_table(x.records, x.seed):
         labels, stages = level_labels(levels), levels.stages
         header = ["questions", "n", *(f"{label} {when(stage)}" for stage in stages for label in labels)]
@@ -271,9 +273,9 @@ def tables_of(source: Source, x: Evaluated) -> list[Doc]:
         out.append(table("By how hard questions are", header, rows))
     elif any(summary.parts for summary in x.summaries.values()):
         parts = {f"{part}, {when(name)}": y for name, summary in x.summaries.items() for part, y in summary.parts.items()}
-        out.append(results_table("By task and difficulty", parts))
+        out.append(results_table("By task and difficulty", parts, named=named))
     if x.comparisons:
-        out.append(differences_table(x.comparisons))
+        out.append(differences_table(x.comparisons, named))
     lines = source.lines
     if any(key.startswith("time/") for line in lines for key in line):
         header, *rows = time_cells(time_shares(lines))
@@ -287,26 +289,29 @@ def _level_cell(metric: str, summary: Summary | None) -> Doc:
     return cell(shown["text"], shown["interval"] if metric == "score" else "", dim=found is None)
 
 
-def results_table(title: str, summaries: Mapping[str, Summary], note: str = "") -> Doc:
-    """A row per model, a column per metric."""
+def results_table(title: str, summaries: Mapping[str, Summary], note: str = "", named: Mapping[str, str] | None = None) -> Doc:
+    """A row per model, a column per metric. `named`: what metrics are called in place of their labels."""
     columns = present(summary.metrics for summary in summaries.values())
-    rows = [[_row_name(name), str(s.n), *(mean_cell(m, s.metrics.get(m)) for m in columns)] for name, s in summaries.items()]
-    return table(title, ["model", "n", *(LABELS[m] for m in columns)], rows, note)
+    rows = [[name, str(s.n), *(mean_cell(m, s.metrics.get(m)) for m in columns)] for name, s in summaries.items()]
+    return table(title, ["", "n", *((named or {}).get(m, LABELS[m]) for m in columns)], rows, note)
 
 
-def _row_name(name: str) -> str:
-    return when(name) if name == "base" else name
-
-
-def differences_table(comparisons: Mapping[tuple[str, str], Comparison]) -> Doc:
-    """Pairs of models as rows, metrics as columns."""
+def differences_table(comparisons: Mapping[tuple[str, str], Comparison], named: Mapping[str, str]) -> Doc:
+    """Pairs of evaluations as rows, metrics as columns."""
     shared = present(comparison.gaps for comparison in comparisons.values())
     metrics = [m for m in shared if all(m in c.gaps for c in comparisons.values())]
     rows = [
-        [f"{a} → {b}", str(c.better), str(c.worse), *(gap_cell(m, c.gaps[m], lower_is_better=m in LOWER_IS_BETTER) for m in metrics)]
+        [
+            f"{when(a)} → {when(b)}",
+            str(c.better),
+            str(c.worse),
+            *(gap_cell(m, c.gaps[m], lower_is_better=m in LOWER_IS_BETTER) for m in metrics),
+        ]
         for (a, b), c in comparisons.items()
     ]
-    return table("Differences", ["models", "better", "worse", *(LABELS[m] for m in metrics)], rows, "paired by question, 95% intervals")
+    return table(
+        "Differences", ["", "better", "worse", *(named.get(m, LABELS[m]) for m in metrics)], rows, "paired by question, 95% intervals"
+    )
 
 
 def _constant(records: Mapping[str, Sequence[Record]]) -> str:

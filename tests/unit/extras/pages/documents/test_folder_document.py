@@ -79,7 +79,9 @@ def test_the_number_of_an_arm_is_a_mean_with_an_interval_over_seeds(made: Path) 
     assert [arm["primary"][key] for key in ("mean", "low", "high")] == pytest.approx(
         [statistics.fmean(values), statistics.fmean(values) - half, statistics.fmean(values) + half]
     )
-    assert arm["primary"]["note"] == "mean over 3 seeds, 95% t interval over seeds"
+    assert arm["primary"]["note"] == "mean over 3 seeds, 95% t interval"
+    (two,) = (arm for arm in found["arms"] if arm["name"] == "plain")
+    assert (two["primary"]["interval"], two["primary"]["note"]) == ("", "mean over 2 seeds, too few for an interval")
 
 
 def test_the_number_of_a_run_is_that_of_its_newest_evaluation(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_an_answer_type_of_a_plugin_is_shown_undrawn(tmp_path: Path) -> None:
     assert "of_a_plugin" in group_doc(source, address, Pictures())["marks"]["gold"]["problems"][0]
 
 
-def test_equal_frames_have_one_name(tmp_path: Path) -> None:
+def test_equal_frames_have_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first_alike("aabac") == [0, 0, 2, 0, 4]
     run = opened(make_evaluated(tmp_path / "run", {"rl": good()}))
     frames = run.pixels["span-1"]
@@ -232,5 +232,9 @@ def test_equal_frames_have_one_name(tmp_path: Path) -> None:
     inline = Pictures(inline=True).medium("run", "f-x", frames)
     assert inline is not None
     assert inline["frames"][0].startswith("data:image/png;base64,")
+    monkeypatch.setattr("vlmrl.extras.pages.documents.pictures.INLINE", 1000)
+    full = Pictures(inline=True)
+    shown = [full.medium("run", "f-x", frames) is None for _ in range(3)]
+    assert shown == [False, True, True], "a page that is one file does not grow without end"
     with pytest.raises(StorageError, match="frame 8 was not kept"):
         frame_of(frames, 8)

@@ -74,7 +74,7 @@ def test_stages_on_other_questions_are_not_compared(tmp_path: Path) -> None:
     shown = told(run)
     assert "sft and rl cannot be compared: only the first has answers on 10 samples" in shown["warnings"][0]
     differences = next(one for one in shown["tables"] if one["title"] == "Differences")
-    assert [row[0] for row in differences["rows"]] == ["base → sft"]
+    assert [row[0] for row in differences["rows"]] == ["before training → after SFT"]
 
 
 def test_pictures_are_reported_by_what_applies_to_them(tmp_path: Path) -> None:

@@ -128,26 +128,25 @@ const LEVELS = 8;
 
 // A field of cells: `value(row, column)` from 0 to 1 or null. One path for each of a few shades, so that ten thousand cells are ten
 // elements.
-function field({ rows, columns, value, say, open, scale = "hot", label, name, high = 14 }) {
-  const wide = Math.max(5, Math.min(26, Math.floor(1000 / Math.max(1, columns.length)))), tall = rows.length > 60 ? Math.max(4, high - 6)
-    : high;
-  const left = name ? 44 : 4, height = rows.length * tall, shades = Array.from({ length: LEVELS + 1 }, () => "");
+function field({ rows, columns, value, say, open, scale = "hot", label, name, tail, high = 14 }) {
+  const wide = Math.max(5, Math.min(26, Math.floor(1000 / Math.max(1, columns.length)))), left = name ? 44 : 4;
+  const tall = rows.length > 60 ? Math.max(4, high - 6) : high, height = rows.length * tall, right = left + columns.length * wide;
+  const shades = Array.from({ length: LEVELS + 1 }, () => ""), each = Math.max(1, Math.ceil(44 / wide)), tails = tail && tall === high;
   rows.forEach((row, r) => columns.forEach((column, c) => {
     const one = value(row, column);
     if (typeof one === "number") shades[Math.round(one * LEVELS)] += `M${left + c * wide} ${r * tall}h${wide - 1}v${tall - 1}h${1 - wide}z`;
   }));
-  const on = (act) => (event) => {
+  const leave = () => tip(null, ""), on = (act) => (event) => {
     const box = picture.getBoundingClientRect(), row = rows[Math.floor((event.clientY - box.top) / tall)];
     const column = columns[Math.floor((event.clientX - box.left - left) / wide)];
     act(event, row === undefined || column === undefined ? null : [row, column]);
   };
-  const leave = () => tip(null, ""), each = Math.max(1, Math.ceil(44 / wide));
-  const picture = svg("svg", { width: left + columns.length * wide + 30, height: height + 18, role: "img", "aria-label": label,
-    class: `field ${scale} picks`,
-    onmouseleave: leave, onmousemove: on((event, at) => tip(event, at ? say(...at) : "")),
-      onclick: on((event, at) => { if (at) { leave(); open(...at); } }) },
-  shades.map((d, n) => (d ? svg("path", { class: `s${n}`, d }) : null)),
-  name ? rows.map((row, r) => svg("text", { x: left - 6, y: r * tall + tall / 2 + 4, "text-anchor": "end" }, name(row))) : null,
+  const words = (x, anchor, text) => rows.map((row, r) => svg("text", { x, y: r * tall + tall / 2 + 4, "text-anchor": anchor }, text(row)));
+  const picture = svg("svg", { width: right + (tails ? 520 : 30), height: height + 18, role: "img", "aria-label": label,
+    class: `field ${scale} picks`, onmouseleave: leave, onmousemove: on((event, at) => tip(event, at ? say(...at) : "")),
+    onclick: on((event, at) => { leave(); if (at) open(...at); }) },
+  shades.map((d, n) => (d ? svg("path", { class: `s${n}`, d }) : null)), name ? words(left - 6, "end", name) : null,
+  tails ? words(right + 10, "start", tail) : null,
   columns.map((column, c) => (c % each ? null : svg("text", { x: left + c * wide, y: height + 13 }, num(column)))));
   return el("div", { class: "scroll", tabindex: 0 }, picture);
 }

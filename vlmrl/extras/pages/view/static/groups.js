@@ -38,38 +38,40 @@ async function groupsView(query, id) {
 
 function groupLink(address, query = {}) { return link(["group", ...address.replace("group/", "").split("/")], query); }
 
-function mapView({ id, all, kept, questions, table, steps }, query) {
-  const known = all.map((n) => kept.reward[n]).filter((one) => one !== null), low = Math.min(0, ...known),
-    high = Math.max(table.doc.solved, ...known);
-  const at = new Map(all.map((n) => [`${kept.q[n]} ${kept.global[n]}`, n])), times = new Map(), only = query.filter ?? "";
+function mapView(found, query) {
+  const { all, kept, table } = found, times = new Map(), only = query.filter ?? "";
   for (const n of all) times.set(kept.q[n], (times.get(kept.q[n]) ?? 0) + 1);
-  const is = { "": () => true, never: (q) => table.get(q, "never"), lost: (q) => table.get(q, "lost"),
-    learnt: (q) => table.get(q, "learnt"), twice: (q) => times.get(q) > 1 };
-  const rank = (q) => ["never", "lost", "learnt"].findIndex((name) => is[name](q)) + 4 * !["never", "lost",
-    "learnt"].some((name) => is[name](q));
-  const rows = [...times.keys()].filter(is[only] ?? is[""]).sort((a, b) => rank(a) - rank(b) || times.get(b) - times.get(a) || a - b);
-  const words = { "": "all", never: "never solved", lost: "lost again", learnt: "learnt", twice: "kept twice or more" },
-    of = (name) => [...times.keys()].filter(is[name]).length;
-  const group = (q, step) => at.get(`${q} ${step}`), drawn = rows.slice(0, Number(query.most ?? MOST_ROWS));
-  const say = (q, step) => {
-    const n = group(q, step), folds = n === undefined ? ""
-      : kept.said[n].map(([text, many]) => `${many} × ${text || "no answer"}`).join(", ");
-    const words = n === undefined ? "not kept" : `reward ${num(kept.reward[n])}; ${folds}`;
-    return `${questions.text[q] || questions.sample[q]}\nstep ${step}: ${words}`;
-  };
-  const open = (q, step) => { location.hash = group(q, step) === undefined ? link(["question", questions.id[q]], { of: id })
-    : groupLink(kept.address[group(q, step)]); };
+  const is = { "": ["all", () => true], ...Object.fromEntries(STATES.map(([name, words]) => [name, [words, (q) => table.get(q, name)]])),
+    twice: ["kept twice or more", (q) => times.get(q) > 1] };
+  const stateOf = (q) => STATES.findIndex(([name]) => table.get(q, name)), rank = (q) => (stateOf(q) + 4) % 4;
+  const asked = [...times.keys()].sort((a, b) => rank(a) - rank(b) || times.get(b) - times.get(a) || a - b);
+  const chips = Object.entries(is).map(([name, [words, test]]) => [name, words, asked.filter(test).length]);
+  const rows = asked.filter((is[only] ?? is[""])[1]), drawn = rows.slice(0, Number(query.most ?? MOST_ROWS));
   const more = el("button", { type: "button", onclick: () => choose({ most: rows.length }) }, `Show all ${rows.length} questions`);
-  return [el("div", { class: "bar" },
-    Object.keys(is).map((name) => press(`${words[name]} (${of(name)})`, only === name, () => choose({ filter: name }),
-    { disabled: !of(name) }))),
-    aside("A row is a question, a column a step with kept groups, a cell the mean reward of its group. ",
-      "Rows: never solved first, then lost again, learnt, others.",
-      el("span", { class: "keyline" }, num(low), el("span", { class: "ramp map" }), num(high))),
-    rows.length ? el("div", { class: "card" }, field({ rows: drawn, columns: steps, scale: "map", label: "Mean reward by question and step",
-      say, open,
-      value: (q, step) => shade(kept.reward[group(q, step)], low, high) })) : empty("No question is in this state."),
-        rows.length > drawn.length ? more : null];
+  const known = all.map((n) => kept.reward[n]).filter((one) => one !== null);
+  const ends = [Math.min(0, ...known), Math.max(table.doc.solved, ...known)];
+  return [el("div", { class: "bar" }, chips.map(([name, words, n]) =>
+    press(`${words} (${n})`, only === name, () => choose({ filter: name }), { disabled: !n }))),
+  aside("A row is a question, a column a step with kept groups, a cell the mean reward of its group. ",
+    "Rows: never solved first, then lost again, learnt, others.",
+    el("span", { class: "keyline" }, num(ends[0]), el("span", { class: "ramp map" }), num(ends[1]))),
+  rows.length ? el("div", { class: "card" }, rewardField(found, drawn, ends, (q) => STATES[stateOf(q)]?.[1]))
+    : empty("No question is in this state."), rows.length > drawn.length ? more : null];
+}
+
+function rewardField({ id, all, kept, questions, steps }, rows, [low, high], stateOf) {
+  const at = new Map(all.map((n) => [`${kept.q[n]} ${kept.global[n]}`, n])), group = (q, step) => at.get(`${q} ${step}`);
+  const text = (q) => questions.text[q] || questions.sample[q], tail = (q) => [stateOf(q), text(q)].filter(Boolean).join(": ").slice(0, 90);
+  const say = (q, step) => {
+    const n = group(q, step), folds = (kept.said[n] ?? []).map(([said, many]) => `${many} × ${said || "no answer"}`).join(", ");
+    return `${text(q)}\nstep ${step}: ${n === undefined ? "not kept" : `reward ${num(kept.reward[n])}; ${folds}`}`;
+  };
+  const open = (q, step) => {
+    const n = group(q, step);
+    location.hash = n === undefined ? link(["question", questions.id[q]], { of: id }) : groupLink(kept.address[n]);
+  };
+  return field({ rows, columns: steps, scale: "map", label: "Mean reward by question and step", say, open, tail,
+    value: (q, step) => shade(kept.reward[group(q, step)], low, high) });
 }
 
 function rewardsView({ id, all, kept, steps }) {
@@ -86,7 +88,8 @@ function rewardsView({ id, all, kept, steps }) {
     if (one !== null) add(`${step} all`);
   }
   const unjudged = (step) => (of(step, "none") ? `, ${of(step, "none")} not judged` : "");
-  const say = (one, step) => `step ${step}, reward ${few ? "" : "about "}${num(one)}: ${of(step, one)} of ${of(step, "all")} answers${unjudged(step)}`;
+  const about = few ? "" : "about ", share = (one, step) => `${of(step, one)} of ${of(step, "all")} answers`;
+  const say = (one, step) => `step ${step}, reward ${about}${num(one)}: ${share(one, step)}${unjudged(step)}`;
   return [aside("Rewards of the answers in kept groups: a column is a step, a row a reward, darker where more of its answers are. ",
     "Half of a step's kept groups are its most surprising ones."),
     el("div", { class: "card" }, field({ rows: bins, columns: steps, label: "Share of answers by reward and step", high: 22, name: num, say,

@@ -3,6 +3,7 @@
 
 const ROW = 36, MOST_STEPS = 60, FIXED = ["text", "gold", "task", "difficulty", "category", "sample", "held", "never", "lost", "learnt",
   "kept.first", "kept.last", "kept.best", "kept.times"];
+const STATES = [["never", "never solved"], ["lost", "lost again"], ["learnt", "learnt"]];
 const tables = new WeakMap();
 
 // The questions of a document as rows with `get(name)`, and the names that a filter may use.
@@ -13,7 +14,7 @@ async function questionTable(id) {
     groups = Array.from({ length: total }, () => []);
   held.q.forEach((q, n) => cells[q].set(held.c[n], n));
   kept.q.forEach((q, n) => groups[q].push(n));
-  const states = Object.fromEntries(["never", "lost", "learnt"].map((name) => [name, new Set(doc.states[name])]));
+  const states = Object.fromEntries(STATES.map(([name]) => [name, new Set(doc.states[name])]));
   const steps = [...new Set(kept.global)].sort((a, b) => a - b), columns = doc.columns.map((one, c) => ({ ...one, c })),
     place = new Map(columns.map((one) => [one.name, one.c]));
   for (const list of groups) list.sort((a, b) => kept.global[a] - kept.global[b]);
@@ -99,7 +100,7 @@ async function questionsView(query, id) {
 
 function readyFilters({ doc, columns }, several) {
   const [first, last] = [columns[0], columns.at(-1)], changed = several || columns.length < 2 ? [] : [["better", ">"], ["worse", "<"]];
-  const states = [["never solved", "never"], ["lost again", "lost"], ["learnt", "learnt"]].filter(([, state]) => doc.states[state].length);
+  const states = STATES.filter(([state]) => doc.states[state].length).map(([state, words]) => [words, state]);
   return [...changed.map(([word, sign]) => [word, `reward.${last.name} ${sign} reward.${first.name}`]), ...states];
 }
 

@@ -58,7 +58,8 @@ function armsTable(arms) {
 // One number after each stage, as dots with intervals.
 function stageCard(title, text, stages, below, kind = "") {
   const rows = stages.map((stage, n) => ({ ...stage, name: stage.words, colour: stageColour(n, stages.length) }));
-  return el("div", { class: `card ${kind}` }, el("h3", {}, title[0].toUpperCase() + title.slice(1)), text ? aside(text) : null, dots(rows), below ? aside(below) : null);
+  return el("div", { class: `card ${kind}` }, el("h3", {}, title[0].toUpperCase() + title.slice(1)), text ? aside(text) : null, dots(rows),
+    below ? aside(below) : null);
 }
 
 // What was there before training is grey.

@@ -53,6 +53,18 @@ def need(module: str, instead: str) -> None:
         raise BenchmarkError(f"{module} is not installed in {sys.prefix}: {INSTALL[module]}; or go without it: {instead}")
 
 
+# Intervals of pages that were measured before evaluation had others (`vlmrl.metrics.intervals`)
+
+
+def percentile_interval(values: Any, generator: Any, resamples: int = 2000) -> tuple[float, float]:
+    """The 95% percentile bootstrap of a mean of independent values; it has no width where all are equal."""
+    import numpy as np
+
+    drawn = np.asarray(values, dtype=float)[generator.integers(0, len(values), size=(resamples, len(values)))]
+    low, high = np.quantile(drawn.mean(1), [0.025, 0.975])
+    return float(low), float(high)
+
+
 # Cells, finished ones kept
 
 

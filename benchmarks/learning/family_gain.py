@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, BenchmarkError, machine, revision
+from benchmarks.common import ROOT, BenchmarkError, machine, percentile_interval, revision
 
 FAMILIES = ("internvl", "gemma3", "lfm2_vl", "mistral3")
 """Configurations of `vlmrl.extras.families.tiny` whose pictures here have one size; SmolVLM's processor needs a package of its own."""
@@ -146,7 +146,6 @@ def measured(run: Path) -> dict[str, Any]:
     """What a page says of a run: right answers before and after RL on the same questions, and the best answer that looks at nothing."""
     from vlmrl.evals.score.records import read_records
     from vlmrl.evals.score.values import right
-    from vlmrl.metrics.stats import bootstrap_interval
     from vlmrl.rng import generator
     from vlmrl.run.tracking import read_metrics
 
@@ -156,7 +155,7 @@ def measured(run: Path) -> dict[str, Any]:
     asked = [json.loads(line) for line in (run.parent / "world" / "test.jsonl").read_text(encoding="utf-8").splitlines()]
     constant, times = Counter(row["answer"] for row in asked).most_common(1)[0]
     gains = [float(right(y)) - float(right(x)) for x, y in zip(before, after, strict=True)]
-    low, high = bootstrap_interval(gains, generator(0, "bench", "family_gain", run.name))
+    low, high = percentile_interval(gains, generator(0, "bench", "family_gain", run.name))
     logged = [line for line in read_metrics(run / "metrics.jsonl") if line.get("stage") == "rl"]
     gaps = [float(line["sampling/logp_gap"]) for line in logged if "sampling/logp_gap" in line]
     return {

@@ -124,8 +124,8 @@ def tables(out: Path, seeds: Sequence[int], engines: Sequence[str]) -> tuple[str
                     str(seed),
                     engine,
                     *(f"{toy_video.mean(of, toy_video.right):.3f}" for of in (before, after)),
-                    toy_video.shown(toy_video.gap(before, after, run)),
-                    "-" if engine == "hf" else toy_video.shown(toy_video.gap(reference, after, f"{run}-hf")),
+                    toy_video.shown(toy_video.gap(before, after)),
+                    "-" if engine == "hf" else toy_video.shown(toy_video.gap(reference, after)),
                     *(f"{toy_video.mean(of, toy_video.thinks):.2f}" for of in (before, after)),
                     "-" if engine == "hf" else f"{same} of {len(after)}",
                 ]
@@ -151,8 +151,7 @@ def document(out: Path, seeds: Sequence[int], engines: Sequence[str]) -> str:
         f"The shell game with `{POSITIONS}`; {count} held-out hard questions (where is the ball after four to eight exchanges?), "
         "greedy answers of the reference engine, chance 1/3. From one fine-tuned model per seed, the same RL with rollouts of the "
         "reference engine (`hf`), of vLLM in the trainer's process (`vllm`) and of vLLM on a rollout server (`servers`). Differences are "
-        "paired, with 95% percentile bootstrap intervals over questions; where all answers are alike they have no width, which is less "
-        "than is known.",
+        "paired, with Tango's 95% intervals over questions.",
         "",
         learned,
         "## What the meter read",

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, BenchmarkError
+from benchmarks.common import ROOT, BenchmarkError, percentile_interval
 
 METHODS = {"gigpo": "GiGPO", "grpo": "GRPO over attempts", "shuffled": "GiGPO, returns dealt anew"}
 CONTROL = "shuffled"
@@ -102,14 +102,13 @@ def by_episode(records: Sequence[Any]) -> dict[str, float]:
 
 def paired(before: Sequence[Any], after: Sequence[Any], name: str) -> dict[str, Any]:
     """Mean difference of success over the episodes that both sides played without a fault, with its 95% bootstrap interval."""
-    from vlmrl.metrics.stats import bootstrap_interval
     from vlmrl.rng import generator
 
     a, b = by_episode(before), by_episode(after)
     differences = [b[episode] - a[episode] for episode in a if episode in b]
     if not differences:
         raise BenchmarkError(f"{name}: no episode was played on both sides without a fault")
-    low, high = bootstrap_interval(differences, generator(0, "bench", name))
+    low, high = percentile_interval(differences, generator(0, "bench", name))
     of = {"n": len(differences), "difference": sum(differences) / len(differences), "low": low, "high": high}
     return of | {"differences": differences}
 
@@ -127,14 +126,13 @@ def minutes(folder: Path) -> float:
 
 def over_seeds(results: Sequence[Mapping[str, Any]], method: str, against: str) -> dict[str, Any] | None:
     """Mean over the episodes of all seeds of what `paired` compares; episodes are drawn again within each seed."""
-    from vlmrl.metrics.stats import bootstrap_interval
     from vlmrl.rng import generator
 
     found = [one["methods"][method][against] for one in results]
     if not all(found):
         return None
     every = [difference for one in found for difference in one["differences"]]
-    low, high = bootstrap_interval(every, generator(0, "bench", method, against))
+    low, high = percentile_interval(every, generator(0, "bench", method, against))
     return {"n": len(every), "difference": sum(every) / len(every), "low": low, "high": high}
 
 

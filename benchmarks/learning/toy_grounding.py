@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT
+from benchmarks.common import ROOT, percentile_interval
 
 SLOTS = threading.Semaphore(2)
 """Runs at a time."""
@@ -102,7 +102,6 @@ def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
     from vlmrl.evals.score.records import read_records
     from vlmrl.evals.score.summary import summarize
     from vlmrl.evals.score.table import markdown, summary_cells
-    from vlmrl.metrics.stats import bootstrap_interval
     from vlmrl.rng import generator
 
     records = {
@@ -116,7 +115,7 @@ def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
         "",
         f"Held-out videos: {len(golds)}. Constant-answer baseline ({span[0]:.1f} to {span[1]:.1f} s): mIoU {blind:.3f}.",
         "Greedy answers, one prompt (think or not) throughout.",
-        "Intervals are 95% percentile bootstrap over questions; differences are paired.",
+        "Intervals of differences are paired 95% percentile bootstraps over questions, those of means as `vlmrl eval` prints them.",
         "",
         "## Gain in mIoU over SFT, same seed",
         "",
@@ -130,7 +129,7 @@ def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
         for name in names:
             after = [r.scores["tiou"] for r in of[name]]
             differences = [y - x for x, y in zip(before, after, strict=True)]
-            low, high = bootstrap_interval(differences, generator(0, "bench", name, seed))
+            low, high = percentile_interval(differences, generator(0, "bench", name, seed))
             gain = sum(after) / len(after) - sum(before) / len(before)
             pooled[name].append(gain)
             row.append(f"{gain:+.3f} [{low:+.3f}, {high:+.3f}]")

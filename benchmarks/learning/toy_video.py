@@ -134,14 +134,13 @@ def thinks(record: Any) -> float:
     return float(record.think.has)
 
 
-def gap(before: Sequence[Any], after: Sequence[Any], name: str) -> tuple[float, float, float]:
-    """Mean of after - before on the same questions, each with a video of its own, and its 95% bootstrap interval."""
-    from vlmrl.metrics.stats import bootstrap_interval
-    from vlmrl.rng import generator
+def gap(before: Sequence[Any], after: Sequence[Any]) -> tuple[float, float, float]:
+    """Mean of after - before on the same questions, each with a video of its own, and its 95% interval (Tango's)."""
+    from vlmrl.metrics.intervals import tango
 
     assert [r.sample_id for r in before] == [r.sample_id for r in after]
     differences = [right(b) - right(a) for a, b in zip(before, after, strict=True)]
-    low, high = bootstrap_interval(differences, generator(0, "bench", name))
+    low, high = tango(differences.count(1.0), differences.count(-1.0), len(differences))
     return sum(differences) / len(differences), low, high
 
 
@@ -189,7 +188,7 @@ def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str]
         row = [str(seed), bases[seed]]
         for which in ("hard", "easy"):
             before, after = part(seed, "sft", which), part(seed, "rl", which)
-            change = gap(before, after, f"{which}-{seed}")
+            change = gap(before, after)
             row += [f"{mean(before, right):.3f}", f"{mean(after, right):.3f}", shown(change)]
             row += [f"{mean(before, thinks):.2f}", f"{mean(after, thinks):.2f}"]
             rates[which].append(mean(after, thinks))
@@ -199,7 +198,7 @@ def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str]
         for name, (label, _) in CONTROLS.items():
             if name in of[seed]:
                 hard, easy = part(seed, name, "hard"), part(seed, name, "easy")
-                change = gap(part(seed, "rl", "hard"), hard, f"{name}-{seed}")
+                change = gap(part(seed, "rl", "hard"), hard)
                 cells = [f"{mean(hard, right):.3f}", shown(change), f"{mean(hard, thinks):.2f}", f"{mean(easy, right):.3f}"]
                 controls.append([str(seed), label, *cells, f"{mean(easy, thinks):.2f}"])
     first = next(iter(of))
@@ -209,7 +208,7 @@ def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str]
         "",
         f"Held-out videos that no choice was made on: {len(of[first]['rl'])}, of them {counts['easy']} easy (where was the ball at the "
         f"start?) and {counts['hard']} hard (where is it after four to eight exchanges?). Greedy answers; chance is 1/3. Differences are "
-        "paired, with 95% percentile bootstrap intervals over questions.",
+        "paired, with Tango's 95% intervals over questions.",
         "",
         markdown(main),
         f"Think rate after RL, mean over seeds: {sum(rates['hard']) / len(of):.3f} on hard, {sum(rates['easy']) / len(of):.3f} on easy. "

@@ -79,8 +79,8 @@ class Ui:
             self.console.print(Text(line), soft_wrap=True)
 
     def show(self, renderable: Any) -> None:
-        """A rich table or the like."""
-        self.console.print(renderable)
+        """A rich table or the like. A path that is longer than a line is not cut."""
+        self.console.print(renderable, crop=False)
 
     @contextmanager
     def bar(self, title: str, total: int, *, done: int = 0) -> Iterator[ProgressBar]:

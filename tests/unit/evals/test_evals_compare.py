@@ -11,8 +11,12 @@ import pytest
 from tests.unit.evals.test_evals_records import make_record
 from vlmrl import __version__
 from vlmrl.errors import StorageError
-from vlmrl.evals.score.compare import compare_folders, is_worse, load_evaluation
+from vlmrl.evals.score.compare import compare_folders, is_worse
+from vlmrl.evals.score.evaluation import load_evaluation
 from vlmrl.evals.score.paired import Gap, Incomparable
+from vlmrl.evals.score.recipes import ONE_RUN
+from vlmrl.evals.score.table import difference_text
+from vlmrl.run.ui import Ui
 
 A10 = [1, 1, 0, 1, 0, 1, 1, 0, 1, 1]
 B10 = [1, 1, 1, 1, 0, 1, 1, 1, 1, 0]
@@ -55,7 +59,7 @@ def test_the_vector_of_the_notes(tmp_path):
     assert (x.n, x.a, x.b, x.test, x.p) == (10, 0.7, 0.8, "McNemar", 1.0)
     assert x.difference == pytest.approx(0.1)
     assert x.low < 0 < x.high
-    assert (task.primary, task.p_holm, result.regressed, result.macro) == ("exact", 1.0, (), (0.7, 0.8))
+    assert (task.primary, task.p_holm, result.regressed, result.macro) == ("exact", 1.0, (), None)
     assert [(f.sample_id, f.a, f.b) for f in task.flips] == [("q002", 0, 1), ("q007", 0, 1), ("q009", 1, 0)]
     assert (task.flips[0].texts_a, task.flips[0].texts_b) == (("old 2",), ("new 2",))
 
@@ -68,13 +72,13 @@ def test_exact_mcnemar_by_hand(tmp_path):
     assert result.regressed == ("quiz",)
 
 
-def test_several_answers_take_the_mean_and_the_bootstrap(tmp_path):
+def test_several_answers_take_the_mean_and_no_mcnemar(tmp_path):
     # Samples: (1, 1) -> (0, 0), (1, 0) -> (1, 1), (0, 0) -> (1, 0).
     a = save(tmp_path / "a", {"quiz": choice([1, 1, 1, 0, 0, 0], k=2)})
     b = save(tmp_path / "b", {"quiz": choice([0, 0, 1, 1, 1, 0], k=2)})
     (task,) = compare_folders(a, b).tasks
     x = task.gaps["exact"]
-    assert (task.n, x.n, x.test) == (3, 3, "bootstrap")
+    assert (task.n, x.n, x.test, x.low, x.why) == (3, 3, "permutation", None, "no interval: 3 clusters")
     assert (x.a, x.b) == (pytest.approx(0.5), pytest.approx(0.5))
     # (1, 0.5, 0) -> (0, 1, 0.5); 0.5 counts as right, so the second is no flip. The larger change comes first.
     assert [(f.sample_id, f.a, f.b, len(f.texts_a)) for f in task.flips] == [("q000", 1, 0, 2), ("q002", 0, 0.5, 2)]
@@ -95,7 +99,7 @@ def test_groups_of_questions_are_paired_as_groups(tmp_path):
 
 
 def made_gap(difference, low, high, p) -> Gap:
-    return Gap(n=9, clusters=9, a=0.5, b=0.5 + difference, difference=difference, low=low, high=high, p=p, test="bootstrap")
+    return Gap(n=9, clusters=9, a=0.5, b=0.5 + difference, difference=difference, low=low, high=high, p=p, test="permutation")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +113,7 @@ def made_gap(difference, low, high, p) -> Gap:
         (0.1, 0.05, 0.15, 0.01, 0.0, False, False),
         (0.1, 0.05, 0.15, 0.01, 0.0, True, True),
         (-0.1, -0.15, -0.05, 0.01, 0.0, True, False),
+        (-0.1, None, None, 0.01, 0.0, False, False),  # too few clusters for an interval
     ],
 )
 def test_what_counts_as_worse(difference, low, high, p, tolerance, lower_is_better, worse):
@@ -132,7 +137,7 @@ def test_verdict_and_files(tmp_path):
     text = (tmp_path / "out" / "comparison.md").read_text()
     assert text == result.markdown()
     assert "- regressed: quiz\n" in text
-    assert "- macro mean over 2 tasks (primary metrics, each task counted once): 0.850 -> 0.550 (-0.300)\n" in text
+    assert "- macro mean over 2 tasks (primary metrics, each task counted once): 0.850 -> 0.550, -0.300 (no interval: 2 tasks)\n" in text
     assert f"- only in {a}: gone\n" in text
     assert "| quiz | 20 | exact | 1.000 | 0.400 | -0.600 [" in text
     assert "old\\|x" in text
@@ -149,6 +154,32 @@ def test_terminal_shows_warnings_first(tmp_path):
     assert text.startswith("warning: task 'quiz': the prompt differs on 4 samples")
     assert "no regression" in text
     assert "\x1b[2J" not in text
+
+
+def test_eighty_columns_cut_no_word_and_no_path(tmp_path):
+    from rich.console import Console
+
+    folder = tmp_path / ("long-" * 20)
+    a = save(folder / "a", {"quiz": choice([1] * 20), "other": choice(A10, task="other")}, model="m")
+    b = save(folder / "b", {"quiz": choice([0] * 12 + [1] * 8), "other": choice(B10, task="other")}, model="m")
+    console = Console(width=80, file=io.StringIO(), record=True, force_terminal=True)
+    result = compare_folders(a, b)
+    Ui(console).show(result)
+    text = console.export_text()
+    assert str(a) in text
+    assert str(b) in text
+    assert all(len(line.rstrip()) <= 80 or str(folder) in line for line in text.splitlines())
+    assert " ".join(text.split()) == " ".join(" ".join([*result.told(), *result.lines(), *result.under()]).split())
+    assert f"\n  exact (primary): 1.000 -> 0.400, {difference_text('exact', result.tasks[0].gaps['exact'])}, p" in text
+
+
+def test_what_two_single_runs_cannot_tell_is_said_in_every_form(tmp_path):
+    result = two(tmp_path, A10, B10)
+    result.write(tmp_path / "out")
+    assert result.under() == [ONE_RUN]
+    text = (tmp_path / "out" / "comparison.md").read_text()
+    assert text.index("## Primary metrics") < text.index(f"- {ONE_RUN}\n") < text.index("## quiz")
+    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["note"] == ONE_RUN
 
 
 def test_texts_of_models_cannot_write_the_page(tmp_path):

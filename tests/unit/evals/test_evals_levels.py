@@ -126,7 +126,7 @@ def test_each_cell_is_the_statistics_of_its_own_questions() -> None:
     assert hard[:2] == ["hard", "12"]
     assert hard[5:8] == [interval_text("score", whole["sft"].parts["category=hard"].metrics["score"]), "0.250", "9.5"]
     assert hard[5].startswith("0.250 [0.")
-    assert hard[8:] == ["1.000 [1.000, 1.000]", "1.000", "20.0"]
+    assert hard[8:] == ["1.000 [0.758, 1.000]", "1.000", "20.0"]
     assert "last 10" in shown(table(level_cells(found)))
 
 

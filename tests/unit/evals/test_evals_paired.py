@@ -14,7 +14,7 @@ from tests.unit.evals.test_evals_summary import rows
 from vlmrl.evals.score.paired import Incomparable, compare, compare_answers, flips, gap
 from vlmrl.evals.score.records import by_sample
 from vlmrl.evals.score.summary import summarize
-from vlmrl.metrics.stats import mcnemar
+from vlmrl.metrics.intervals import mcnemar, tango
 
 A10 = [1.0, 1, 0, 1, 0, 1, 1, 0, 1, 1]
 B10 = [1.0, 1, 1, 1, 0, 1, 1, 1, 1, 0]
@@ -46,17 +46,25 @@ def test_pairing_sees_what_two_intervals_hide():
 
 
 def test_a_model_compared_with_itself():
-    x = compare(rows([0.2, 0.4]), rows([0.2, 0.4]), seed=0)
-    assert all((d.difference, d.low, d.high, d.p) == (0, 0, 0, 1) for d in x.gaps.values())
+    found = compare(rows([0.2, 0.4] * 6), rows([0.2, 0.4] * 6), seed=0)
+    assert all((x.difference, x.differ, x.p, x.sign) == (0, 0, 1, 0) for x in found.gaps.values())
+    miou, right = found.gaps["miou"], found.gaps["r1@0.3"]
+    assert (miou.low, miou.high, miou.why) == (None, None, "all equal")
+    assert (right.low, right.high) == tango(0, 0, 12)
 
 
 def test_questions_about_one_medium_are_no_independent_trials():
-    """McNemar's test takes each question for a trial of its own; with a medium shared the resamples decide, as they do the interval."""
+    """McNemar's test takes each question for a trial of its own; with a medium shared whole media are exchanged."""
     a, b = [0.0] * 12, [1.0] * 12
     alone, shared = gap(values(a), values(b), np.random.default_rng(0)), gap(values(a), values(b, "aabbccddeeff"), np.random.default_rng(0))
     assert (alone.test, alone.p) == ("McNemar", pytest.approx(2 / 2**12))
     shared = gap(values(a, "xxxxxxyyyyyy"), values(b), np.random.default_rng(0))
-    assert (shared.test, shared.clusters, shared.p) == ("bootstrap", 2, 0.5)  # the floor of two videos
+    assert (shared.test, shared.clusters, shared.p, shared.why) == (
+        "permutation",
+        2,
+        0.5,
+        "no interval: 2 clusters",
+    )  # the floor of two videos
 
 
 def test_several_equal_answers_are_one_answer():
@@ -66,18 +74,21 @@ def test_several_equal_answers_are_one_answer():
     assert often == once
     # answers that differ make values between 0 and 1, which McNemar's test cannot read
     mixed = [dataclasses.replace(r, k=k, scores={"tiou": 1.0 - k}) for r in a for k in range(2)]
-    assert compare(mixed, [dataclasses.replace(r, k=k) for r in b for k in range(2)], seed=0).gaps["r1@0.5"].test == "bootstrap"
+    assert compare(mixed, [dataclasses.replace(r, k=k) for r in b for k in range(2)], seed=0).gaps["r1@0.5"].test == "permutation"
 
 
 @settings(max_examples=25)
-@given(st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.sampled_from([0.0, 0.25, 0.5, 1.0])), min_size=1, max_size=12))
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.sampled_from([0.0, 0.25, 0.5, 1.0])), min_size=1, max_size=14))
 def test_swapping_the_sides_swaps_the_sign(pairs):
     a, b = (values([p[i] for p in pairs]) for i in (0, 1))
     there, back = gap(a, b, np.random.default_rng(5)), gap(b, a, np.random.default_rng(5))
     assert (there.difference, there.p, there.test) == (-back.difference, back.p, back.test)
-    assert (there.low, there.high) == pytest.approx((-back.high, -back.low))
+    assert (there.low is None, there.why, there.sign) == (back.low is None, back.why, -back.sign)
     assert 0 <= there.p <= 1
-    assert there.low - 1e-12 <= there.difference <= there.high + 1e-12 or len(pairs) < 3
+    if there.low is not None:
+        assert (there.low, there.high) == pytest.approx((-back.high, -back.low), abs=1e-9)
+        assert there.low - 1e-12 <= there.difference <= there.high + 1e-12
+        assert there.low < there.high
     if there.test == "McNemar":
         assert there.p == mcnemar([v == 1 for v, _ in a.values()], [v == 1 for v, _ in b.values()])
 

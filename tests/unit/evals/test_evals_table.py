@@ -33,8 +33,9 @@ def shown(renderable) -> str:
 def test_texts():
     assert interval_text("miou", Interval(mean=0.41234, low=0.38, high=0.4456)) == "0.412 [0.380, 0.446]"
     assert interval_text("tokens", Interval(mean=41.26, low=40, high=42)) == "41.3 [40.0, 42.0]"
-    gap = Gap(n=9, clusters=9, a=0.5, b=0.62, difference=0.12, low=-0.03, high=0.2, p=0.1, test="bootstrap")
+    gap = Gap(n=9, clusters=9, a=0.5, b=0.62, difference=0.12, low=-0.03, high=0.2, p=0.1, test="permutation")
     assert difference_text("miou", gap) == "+0.120 [-0.030, +0.200]"
+    assert interval_text("miou", Interval(mean=0.5, low=None, high=None, why="all equal")) == "0.500 (all equal)"
     assert (p_text(0.03149), p_text(1e-9)) == ("0.031", "< 0.001")
 
 
@@ -43,15 +44,18 @@ def test_summary_and_comparison_tables():
     cells = summary_cells({"base": summarize(a, 0), "rl": summarize(b, 0), "new": summarize([], 0)}, ("miou", "r1@0.5"))
     assert cells[0] == ["model", "n", "mIoU", "R1@0.5"]
     assert cells[1][:2] == ["base", "3"]
-    assert cells[1][2].startswith("0.500 [0.")
-    assert cells[2][3] == "1.000 [1.000, 1.000]"
+    assert cells[1][2:] == ["0.500 (no interval: 3 clusters)", "0.667 [0.208, 0.939]"]
+    assert cells[2][3] == "1.000 [0.439, 1.000]"
     assert cells[3] == ["new", "0", "-", "-"]
     pairs = comparison_cells({("base", "rl"): compare(a, b, 0)}, ("miou", "tokens"))
     assert pairs[1][:3] == ["base -> rl", "3", "mIoU"]
-    assert pairs[1][3].startswith("+0.167 [+0.000, +0.")
-    assert pairs[1][4:] == ["1.000", "bootstrap"]  # of three questions one differs, which proves nothing
-    assert pairs[2][3:] == ["+0.0 [+0.0, +0.0]", "1.000", "bootstrap"]
-    assert "0.500 [0." in shown(table(cells, title="results"))
+    assert pairs[1][3:] == [
+        "+0.167 (no interval: 3 clusters)",
+        "1.000",
+        "permutation",
+    ]  # of three questions one differs, which proves nothing
+    assert pairs[2][3:] == ["+0.0 (no interval: 3 clusters)", "1.000", "permutation"]
+    assert "0.667 [0." in shown(table(cells, title="results"))
 
 
 def test_time_table():

@@ -30,15 +30,15 @@ def test_a_difference_whose_interval_contains_nothing_is_not_decided() -> None:
     hard, easy = verdict({"base": stage("base", (3, 2, 2, 3, 3), (0,) * 5), "rl": stage("rl", (2, 2, 2, 3, 4), (0,) * 5)}, 0)
     assert "On hard questions accuracy was 0.500 [" in hard
     assert "] before training and is 0.583 [" in hard
-    assert "after rl, a difference that is not decided (+0.083 [+0.000, +0.250])" in hard
-    assert "accuracy is 0.333 (0.500 before: -0.167 [-0.500, +0.000], which is not decided)" in easy
+    assert "after rl, a difference that is not decided (+0.083 [-0.179, +0.354])" in hard
+    assert "accuracy is 0.333 (0.500 before: -0.167 [-0.564, +0.289], which is not decided)" in easy
 
 
 def test_what_got_worse_is_said_to_be_worse() -> None:
     hard, easy = verdict({"sft": stage("sft", (6, 6, 6, 6, 6), (0,) * 5), "rl": stage("rl", (1, 6, 6, 1, 1), (0,) * 5)}, 0)
-    assert "accuracy fell from 1.000 [1.000, 1.000] after sft to 0.167 [" in hard
-    assert "(-0.833 [-1.000, -0.583])" in hard
-    assert "accuracy is 0.167 (1.000 before: -0.833 [-1.000, -0.500], which is worse)" in easy
+    assert "accuracy fell from 1.000 [0.758, 1.000] after sft to 0.167 [" in hard
+    assert "(-0.833 [-0.953, -0.389])" in hard
+    assert "accuracy is 0.167 (1.000 before: -0.833 [-0.970, -0.118], which is worse)" in easy
 
 
 def test_what_is_the_same_is_said_to_be_the_same() -> None:

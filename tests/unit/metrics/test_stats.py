@@ -4,61 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vlmrl.metrics import stats
-
-X = [1, 1, 0, 1, 0, 0, 1, 1]
-A, B = [1, 1, 0, 1, 0, 1, 1, 0, 1, 1], [1, 1, 1, 1, 0, 1, 1, 1, 1, 0]
-
-
-def test_bootstrap():
-    assert stats.bootstrap_interval(X, np.random.Generator(np.random.Philox(0))) == pytest.approx((0.25, 0.875), abs=0.07)
-    same = stats.bootstrap_interval([0, 0, 1, 1], np.random.Generator(np.random.Philox(1)), clusters="aabb")
-    assert same == (0.0, 1.0)
-
-
-def test_a_share_of_a_video_is_resampled_whole():
-    # Two videos of 20 questions each, one wholly better and one wholly worse.
-    d = [1.0] * 20 + [-0.75] * 20
-    _, _, p_alone = stats.bootstrap_test(d, np.random.default_rng(0), clusters=[str(n) for n in range(40)])
-    low, high, p = stats.bootstrap_test(d, np.random.default_rng(0), clusters=["x"] * 20 + ["y"] * 20)
-    assert (low, high) == (-0.75, 1.0)
-    # Of the draws (x,x), (x,y), (y,x), (y,y) a quarter is below 0: p = 0.5, which is also the floor 2^(1-2).
-    assert p == pytest.approx(0.5, abs=0.06)
-    # As 40 single questions k of which are better, the mean is below 0 for k <= 17: 2 * P(Binomial(40, 1/2) <= 17) = 0.4296.
-    assert p_alone == pytest.approx(0.4296, abs=0.05)
-
-
-def test_bootstrap_agrees_with_an_independent_one_and_with_the_t_test():
-    d = np.random.default_rng(1).normal(0.25, 1, 80)
-    low, high, p = stats.bootstrap_test(d.tolist(), np.random.default_rng(2), clusters=[str(n) for n in range(80)])
-    means = np.random.default_rng(3).choice(d, (20000, 80)).mean(1)
-    assert low == pytest.approx(np.quantile(means, 0.025), abs=0.03)
-    assert high == pytest.approx(np.quantile(means, 0.975), abs=0.03)
-    assert p == pytest.approx(2 * min((means <= 0).mean(), (means >= 0).mean()), abs=0.02)
-
-
-@pytest.mark.parametrize(("m", "floor"), [(1, 1.0), (2, 0.5), (3, 0.25), (5, 1 / 16), (6, 1 / 32)])
-def test_few_clusters_cannot_prove_much(m, floor):
-    d = [-1.0] * m + [0.0] * 4
-    _, _, p = stats.bootstrap_test(d[:m], np.random.default_rng(0), clusters=[str(n) for n in range(m)])
-    assert p == floor
-    assert stats.bootstrap_test(d, np.random.default_rng(0), clusters=[str(n) for n in range(m + 4)])[2] >= floor
-
-
-def test_bootstrap_of_nothing_and_of_no_change():
-    with pytest.raises(ValueError, match="no values"):
-        stats.bootstrap_test([], np.random.default_rng(0), clusters=[])
-    assert stats.bootstrap_test([0.0] * 9, np.random.default_rng(0), clusters=list("abcdefghi")) == (0.0, 0.0, 1.0)
-
-
-def test_mcnemar():
-    assert stats.mcnemar([bool(a) for a in A], [bool(b) for b in B]) == 1.0
-    assert stats.mcnemar([False] * 6, [True] * 6) == pytest.approx(2 / 64)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vlmrl import __version__, fs
+from vlmrl import __version__, fs, rng
 from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder, MediaSource
 from vlmrl.data.source import load_source
@@ -86,9 +86,9 @@ class SuiteResult:
     """Kind of the processor that made prompts and pixels, for those who compare."""
 
     def macro(self) -> float | None:
-        """Average the tasks' primary metrics: one number for the suite. None if some task has none, or one is a count."""
+        """Average the tasks' primary metrics: one number for the suite. None for one task, if some task has none, or if one is a count."""
         found = [self.primary(task) for task in self.suite.tasks]
-        if not found or any(x is None for x in found) or any(task.primary in COUNTS for task in self.suite.tasks):
+        if len(found) < 2 or any(x is None for x in found) or any(task.primary in COUNTS for task in self.suite.tasks):
             return None
         return sum(x.mean for x in found if x is not None) / len(found)
 
@@ -103,8 +103,12 @@ class SuiteResult:
             value = "-" if x is None else interval_text(task.primary, x)
             rows.append([task.id, str(self.summaries[task.id].n), LABELS[task.primary], value])
         macro = self.macro()
-        if len(self.suite.tasks) > 1 and macro is not None:
-            rows.append(["macro mean over tasks", "", "", f"{macro:.3f}"])
+        if macro is not None:
+            from vlmrl.metrics.intervals import mean_interval
+
+            means = [x.mean for task in self.suite.tasks if (x := self.primary(task)) is not None]
+            bounds = mean_interval(means, rng.generator(_SEED, "bootstrap", "tasks"), shares=False)
+            rows.append(["macro mean over tasks", "", "", interval_text("macro", Interval.of(macro, bounds))])
         return rows
 
     def __rich__(self) -> Group:

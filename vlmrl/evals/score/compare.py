@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vlmrl import __version__, fs
+from vlmrl import __version__, fs, rng
 from vlmrl.answers.base import ANSWER_TYPES, METRICS
 from vlmrl.config.schema import OF_THE_MACHINE
-from vlmrl.errors import StorageError
+from vlmrl.evals.score.evaluation import Evaluation, load_evaluation
 from vlmrl.evals.score.measures import LABELS, main_score
 from vlmrl.evals.score.paired import (
     LOWER_IS_BETTER,
@@ -31,37 +31,21 @@ from vlmrl.evals.score.paired import (
     mismatches,
     plain,
 )
-from vlmrl.evals.score.records import Record, by_sample, read_verified
+from vlmrl.evals.score.recipes import ONE_RUN, method_of, recipe_of, recipe_seed
+from vlmrl.evals.score.records import Record, by_sample
 from vlmrl.evals.score.runfiles import evaluation_at
-from vlmrl.evals.score.table import COUNTS, Cells, difference_text, figure, markdown, p_text, table, visible
+from vlmrl.evals.score.table import COUNTS, Cells, Paragraphs, difference_text, figure, markdown, p_text, range_text, visible
 from vlmrl.evals.score.values import Of, is_scored
 from vlmrl.metrics.holm import holm
+from vlmrl.metrics.intervals import ALPHA, difference_interval
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-ALPHA = 0.05
-ONE_RUN = "one run of each side: a difference between methods needs several seeds (vlmrl compare A1 A2 A3 -- B1 B2 B3)"
 _SHOWN = 20
 """Flips per task in Markdown; `comparison.json` has all."""
 _CUT = 400
 """Characters of a text in Markdown."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """One side of a comparison."""
-
-    path: Path
-    model: str
-    version: str | None
-    """Of the program that wrote the records; None for a records file without its folder."""
-    processor: str | None
-    """What made prompts and pixels of rows; None where nothing says so."""
-    tasks: Mapping[str, Mapping[str, Any]]
-    """Task -> its definition in the suite, where the folder has one."""
-    records: Mapping[str, list[Record]]
-    """By task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +69,7 @@ class TaskComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderComparison:
-    """What `compare_folders` found; prints as tables in rich."""
+    """What `compare_folders` found; prints as short lines in rich."""
 
     models: tuple[str, str]
     paths: tuple[str, str]
@@ -96,6 +80,8 @@ class FolderComparison:
     """Tasks of the first and of the second side that the other lacks."""
     warnings: tuple[str, ...]
     """What differs and was forced, and what could not be checked."""
+    seeds: tuple[int, int] | None = None
+    """`run.seed` of both sides, if they are runs whose recipes differ in nothing else."""
 
     @property
     def regressed(self) -> tuple[str, ...]:
@@ -104,9 +90,9 @@ class FolderComparison:
 
     @property
     def macro(self) -> tuple[float, float] | None:
-        """Mean of the tasks' primary metrics on both sides, each task counted once; None without any, or if one is a count."""
+        """Mean of the tasks' primary metrics on both sides, each task counted once; None for fewer than two, or if one is a count."""
         found = [x.gaps[x.primary] for x in self.tasks if x.primary is not None]
-        if not found or any(x.primary in COUNTS for x in self.tasks):
+        if len(found) < 2 or any(x.primary in COUNTS for x in self.tasks):
             return None
         return sum(g.a for g in found) / len(found), sum(g.b for g in found) / len(found)
 
@@ -117,14 +103,38 @@ class FolderComparison:
         return f"no regression: no primary metric is worse by more than {self.tolerance:g} with a 95% interval that excludes 0"
 
     def lines(self) -> list[str]:
-        """List the verdict, the macro mean, what one run of each side cannot tell, and tasks that one side lacks."""
+        """List the verdict, the macro mean, and tasks that one side lacks."""
         out = [self.verdict()]
         if self.macro is not None:
             a, b = self.macro
-            count = sum(x.primary is not None for x in self.tasks)
-            out.append(f"macro mean over {count} tasks (primary metrics, each task counted once): {a:.3f} -> {b:.3f} ({b - a:+.3f})")
-        out.append(ONE_RUN)
+            first, second = zip(*((x.gaps[x.primary].a, x.gaps[x.primary].b) for x in self.tasks if x.primary is not None), strict=True)
+            bounds = difference_interval(first, second, rng.generator(self.seed, "paired", "tasks"), shares=False)
+            said = f"{a:.3f} -> {b:.3f}, {b - a:+.3f} {range_text('macro', bounds.low, bounds.high, bounds.why.replace('cluster', 'task'))}"
+            out.append(f"macro mean over {len(first)} tasks (primary metrics, each task counted once): {said}")
         return out + [f"only in {path}: {', '.join(names)}" for path, names in zip(self.paths, self.only, strict=True) if names]
+
+    def under(self) -> list[str]:
+        """List what stands under the table of two single runs: what they cannot tell, and whether only their seed differs."""
+        if self.seeds is None:
+            return [ONE_RUN]
+        both = ", ".join(map(str, self.seeds))
+        return [ONE_RUN, f"the two runs differ in nothing but run.seed ({both}): a difference is one between seeds, not between methods"]
+
+    def told(self) -> list[str]:
+        """List what the terminal shows: a line for each metric, which a table of as many columns would break."""
+        out = [name if name == path else f"{name}, {path}" for name, path in zip(self.models, self.paths, strict=True)]
+        out = [f"{side}: {text}" for side, text in zip("AB", out, strict=True)]
+        for x in self.tasks:
+            out.append(f"{x.task}: {x.n} question{'' if x.n == 1 else 's'}, A -> B{', regressed' if x.regressed else ''}")
+            _, *rows = self.metric_cells(x)
+            for n, label, a, b, difference, p, test in rows:
+                primary = x.primary is not None and label == LABELS.get(x.primary, x.primary)
+                more = f", {p_text(x.p_holm)} by Holm, {len(x.flips)} flips" if primary and x.p_holm is not None else ""
+                of = "" if n == str(x.n) else f", n {n}"
+                out.append(f"  {label}{' (primary)' if primary else ''}{of}: {a} -> {b}, {difference}, p {p} {test}{more}")
+            if x.primary is None:
+                out.append("  no primary metric")
+        return out
 
     def primary_cells(self) -> Cells:
         """Make a row per task: its primary metric."""
@@ -146,11 +156,9 @@ class FolderComparison:
 
     def __rich__(self) -> Group:
         from rich.console import Group
-        from rich.text import Text
 
-        warnings = [Text(visible(f"warning: {text}"), style="yellow") for text in self.warnings]
-        tables = [table(self.metric_cells(x), title=f"{x.task}: {self.models[0]} -> {self.models[1]}") for x in self.tasks]
-        return Group(*warnings, *tables, table(self.primary_cells(), title="primary metrics"), *(Text(visible(t)) for t in self.lines()))
+        warnings = Paragraphs((f"warning: {text}" for text in self.warnings), style="yellow")
+        return Group(warnings, Paragraphs([*self.told(), *self.lines(), *self.under()]))
 
     def markdown(self) -> str:
         """Write warnings, verdict, tables and the largest flips with both texts."""
@@ -159,6 +167,7 @@ class FolderComparison:
             out.append("Warnings:\n\n" + "".join(f"- {visible(text)}\n" for text in self.warnings))
         out.append("".join(f"- {visible(line)}\n" for line in self.lines()))
         out.append("## Primary metrics\n\n" + markdown(self.primary_cells()))
+        out.append("".join(f"- {visible(line)}\n" for line in self.under()))
         for x in self.tasks:
             out.append(f"## {visible(x.task)}\n\n{markdown(self.metric_cells(x))}")
             if x.flips:
@@ -190,6 +199,7 @@ class FolderComparison:
             **{"models": list(self.models), "paths": list(self.paths), "tolerance": self.tolerance, "seed": self.seed},
             **{"vlmrl": __version__, "warnings": list(self.warnings), "only": [list(side) for side in self.only]},
             **{"verdict": self.verdict(), "regressed": list(self.regressed), "macro_mean": plain(self.macro), "tasks": tasks},
+            **{"note": ONE_RUN, "only_seed_differs": None if self.seeds is None else list(self.seeds)},
         }
 
 
@@ -203,56 +213,6 @@ def _short(text: str) -> str:
 def _cells(name: str, x: Gap) -> list[str]:
     values = [figure(name, x.a), figure(name, x.b), difference_text(name, x)]
     return [str(x.n), LABELS.get(name, name), *values, p_text(x.p), x.test]
-
-
-def load_evaluation(path: Path, *, task: str | None = None) -> Evaluation:
-    """Read one side.
-
-    Args:
-        path: folder with `summary.json`, of a run's suite (`eval/suite/<stage>`), or a records file; a file is a task of its own only if
-            `task` names it, else its records are parted by their `task`.
-
-    Raises:
-        StorageError: neither, or a file is missing or damaged.
-    """
-    folder = path if path.is_dir() else path.parent
-    found = _summary(folder / "summary.json")
-    # a run writes the tasks of its suites without a summary
-    if path.is_dir() and found is None and path.parent.name == "suite":
-        records = {file.stem: read_verified(file) for file in sorted(path.glob("*.jsonl"))}
-    elif path.is_dir():
-        if found is None:
-            raise StorageError(f"{path}: no summary.json; give a folder that `vlmrl eval` wrote to its end, a run, or a records file")
-        # in the order of the suite; `dict.fromkeys` drops repeats and keeps order
-        names = dict.fromkeys([*(one["id"] for one in found["suite"]["tasks"]), *found["tasks"]])
-        records = {name: read_verified(folder / f"{name}.jsonl") for name in names}
-    else:
-        rows = read_verified(path)
-        records = {name: [r for r in rows if r.task == name] for name in sorted({r.task for r in rows})} if task is None else {task: rows}
-    tasks = {one["id"]: one for one in found["suite"]["tasks"]} if found else {}
-    models = list(dict.fromkeys(r.model for rows in records.values() for r in rows))
-    return Evaluation(
-        path=path,
-        model=found["model"] if found and path.is_dir() else ", ".join(models) or path.stem,
-        version=found["vlmrl"] if found else None,
-        processor=found.get("processor") if found else None,
-        tasks=tasks,
-        records=records,
-    )
-
-
-def _summary(path: Path) -> dict[str, Any] | None:
-    """The summary of a folder, None if there is none."""
-    if not path.is_file():
-        return None
-    try:
-        value = json.loads(path.read_bytes())
-        texts = [value["model"], value["vlmrl"], *(one["id"] for one in value["suite"]["tasks"]), *value["tasks"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{path}: not the summary of an evaluation ({error!r}); run the evaluation again") from error
-    if not all(isinstance(text, str) for text in texts):
-        raise StorageError(f"{path}: not the summary of an evaluation (a name is no text); run the evaluation again")
-    return value
 
 
 def compare_folders(a: Path, b: Path, *, tolerance: float = 0.0, force: bool = False, seed: int = 0) -> FolderComparison:
@@ -306,7 +266,17 @@ def compare_folders(a: Path, b: Path, *, tolerance: float = 0.0, force: bool = F
         tasks=_corrected(done),
         only=only,
         warnings=(*(problem.text() for problem in problems), *_unchecked(first, second, done)),
+        seeds=_only_seeds(a, b),
     )
+
+
+def _only_seeds(a: Path, b: Path) -> tuple[int, int] | None:
+    """The seeds of two evaluations, if they are of runs of one recipe with different ones."""
+    first, second = recipe_of(a), recipe_of(b)
+    if first is None or second is None or method_of(first) != method_of(second):
+        return None
+    seeds = recipe_seed(first), recipe_seed(second)
+    return None if seeds[0] == seeds[1] else seeds
 
 
 def _names(side: Evaluation) -> str:
@@ -402,11 +372,10 @@ def _per_sample(primary: str, *, scored: bool) -> Of:
 def is_worse(gap: Gap, tolerance: float, *, lower_is_better: bool = False) -> bool:
     """Decide whether b is worse than a by more than `tolerance`, with its interval all on that side of 0 and a test that agrees (p < 0.05).
 
-    The test has to agree because the interval of a few clusters is too narrow: of a single one it is a point.
+    The test is exact, or nearly so, where the interval is an approximation. Without an interval nothing is beyond doubt.
     """
-    # `nearest`: the end of the interval that is closest to no loss
-    loss, nearest = (gap.difference, gap.low) if lower_is_better else (-gap.difference, -gap.high)
-    return loss > tolerance and nearest > 0 and gap.p < ALPHA
+    loss, worse = (gap.difference, 1) if lower_is_better else (-gap.difference, -1)
+    return loss > tolerance and gap.sign == worse and gap.p < ALPHA
 
 
 def _corrected(tasks: list[TaskComparison]) -> tuple[TaskComparison, ...]:

@@ -33,7 +33,7 @@ COMMON = tuple(metric.name for metric in METRICS.values() if metric.common)
 _GROUPED = {
     "all_right": "all of group",
     "first_right": "first of group",
-    "macro": "macro mean",
+    "macro": "mean of categories",
     "maj@n": "maj@n",
     "oracle_best": "best of n (oracle)",
     **{f"pass@{k}": f"pass@{k}" for k in (1, 2, 4, 8, 16)},

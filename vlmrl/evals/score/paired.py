@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from vlmrl import rng
 from vlmrl.errors import VlmrlError
 from vlmrl.evals.score.measures import METRICS, parts_of
 from vlmrl.evals.score.records import REFERENCE, Record, by_sample
-from vlmrl.evals.score.values import Answers, Of, Values, metric_values, question_values, value_of
-from vlmrl.metrics.stats import bootstrap_test, mcnemar
+from vlmrl.evals.score.values import AVERAGES, Answers, Of, Values, metric_values, question_values, value_of
 
-Test = Literal["McNemar", "bootstrap"]
+if TYPE_CHECKING:
+    from vlmrl.metrics.intervals import Test
 
 UNKNOWN = "unknown"
 """What imported results do not say; a value may start so and go on with a hash of the part that is known. Equal to nothing."""
@@ -52,14 +52,32 @@ class Gap:
     b: float
     difference: float
     """b - a."""
-    low: float
-    high: float
-    """95% paired percentile bootstrap of the difference, clusters (media) resampled whole."""
+    low: float | None
+    """95%, of the difference; None where there is no interval."""
+    high: float | None
     p: float
     """Two-sided, of `test`."""
     test: Test
-    """`McNemar`: exact, where every question has 0 or 1 on both sides and a medium of its own. `bootstrap`: of the interval's own
-    resamples."""
+    """`McNemar`: exact, where every question has 0 or 1 on both sides and a medium of its own. `permutation`: sign flips of whole
+    clusters."""
+    method: str = ""
+    """`Tango`, `BCa` or `percentile`; empty without an interval."""
+    why: str = ""
+    """Why there is none."""
+    differ: int = 0
+    """Pairs whose value differs."""
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the interval lies above or below 0, 0 where it contains 0 or there is none.
+
+        Where all questions differ by the same there is no interval, and the test decides.
+        """
+        if self.low is None or self.high is None:
+            from vlmrl.metrics.intervals import ALPHA, FLAT
+
+            return (self.difference > 0) - (self.difference < 0) if self.why == FLAT and self.p < ALPHA else 0
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,7 +230,11 @@ def compare_answers(a: Answers, b: Answers, seed: int) -> Comparison:
     values_a, values_b = (metric_values(side) | _upstream_values(side) for side in (a, b))
     shared = {name: (values_a[name], values_b[name]) for name in values_a if name in values_b}
     # a generator per metric: adding a metric moves no other one's interval
-    gaps = {name: gap(x, y, rng.generator(seed, "paired", name)) for name, (x, y) in shared.items() if x.keys() & y.keys()}
+    gaps = {
+        name: gap(x, y, rng.generator(seed, "paired", name), shares=name not in AVERAGES)
+        for name, (x, y) in shared.items()
+        if x.keys() & y.keys()
+    }
     return Comparison(n=len(a), gaps=gaps, better=better, worse=worse)
 
 
@@ -227,19 +249,18 @@ def _changes(a: Values, b: Values) -> tuple[int, int]:
     return sum(change > 0 for change in changes), sum(change < 0 for change in changes)
 
 
-def gap(a: Values, b: Values, generator: np.random.Generator) -> Gap:
-    """Compare the values of one metric, over what both sides have; at least one."""
+def gap(a: Values, b: Values, generator: np.random.Generator, *, shares: bool = True) -> Gap:
+    """Compare the values of one metric, over what both sides have; at least one. `shares`: as of `intervals.mean_interval`."""
     names = [name for name in a if name in b]
     x, y, clusters = [a[name][0] for name in names], [b[name][0] for name in names], [a[name][1] for name in names]
-    # of the differences, not of the two means: what makes a question hard for both sides cancels
-    low, high, p = bootstrap_test([v - u for u, v in zip(x, y, strict=True)], generator, clusters=clusters)
-    test: Test = "bootstrap"
-    # McNemar's test is exact but takes questions to be independent: questions about one medium are not
-    if {*x, *y} <= {0.0, 1.0} and len(set(clusters)) == len(names):
-        test, p = "McNemar", mcnemar([u == 1 for u in x], [v == 1 for v in y])
+    from vlmrl.metrics.intervals import difference_interval, difference_test  # what only checks a recipe computes none
+
+    bounds = difference_interval(x, y, generator, clusters, shares=shares)
+    p, test = difference_test(x, y, generator, clusters, shares=shares)
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    counts = {"n": len(names), "clusters": len(set(clusters))}
-    return Gap(**counts, a=mean_x, b=mean_y, difference=mean_y - mean_x, low=low, high=high, p=p, test=test)
+    counts = {"n": len(names), "clusters": len(set(clusters)), "differ": sum(u != v for u, v in zip(x, y, strict=True))}
+    of = {"low": bounds.low, "high": bounds.high, "method": bounds.method, "why": bounds.why}
+    return Gap(**counts, **of, a=mean_x, b=mean_y, difference=mean_y - mean_x, p=p, test=test)
 
 
 def flips(a: Answers, b: Answers, of: Of) -> list[Flip]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vlmrl import __version__, fs
 from vlmrl.errors import StorageError
-from vlmrl.evals.score.compare import load_evaluation
+from vlmrl.evals.score.evaluation import load_evaluation
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.runfiles import evaluation_at

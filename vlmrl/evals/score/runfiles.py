@@ -57,14 +57,19 @@ def plugins_of(path: Path) -> list[str]:
     Raises:
         StorageError: the recipe is damaged.
     """
-    names = _recipe(path)[1].get("plugins") or [] if (path / "config.yaml").is_file() else []
+    names = stored_recipe(path)[1].get("plugins") or [] if (path / "config.yaml").is_file() else []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise StorageError(f"{path / 'config.yaml'}: 'plugins' must be a list of module names, got {names!r:.80}")
     return names
 
 
-def _recipe(path: Path) -> tuple[str, dict[str, Any]]:
-    """`config.yaml` of a run as text and as values."""
+def stored_recipe(path: Path) -> tuple[str, dict[str, Any]]:
+    """Read `config.yaml` of a run as text and as values.
+
+    Raises:
+        ConfigError: there is none.
+        StorageError: it is damaged.
+    """
     if not (path / "config.yaml").is_file():
         raise ConfigError(f"{path}: not a run directory (no config.yaml); give the folder <run.root>/<run.name>")
     text = (path / "config.yaml").read_text(encoding="utf-8")
@@ -82,7 +87,7 @@ def read_run(path: Path) -> RunResults:
         ConfigError: not a run directory.
         StorageError: a file is damaged.
     """
-    text, config = _recipe(path)
+    text, config = stored_recipe(path)
     order = _json(path / "eval" / "order.json", [])
     records = {name: read_verified(path / "eval" / f"{name}.jsonl") for name in order}
     return RunResults(
@@ -148,7 +153,7 @@ def evaluation_at(path: Path) -> Path:
     held_out = [file for name in order if (file := folder / f"{name}.jsonl").is_file()]
     if held_out:
         return held_out[-1]
-    stages = [stage.get("name") for stage in _recipe(run)[1].get("stages") or [] if isinstance(stage, dict)]
+    stages = [stage.get("name") for stage in stored_recipe(run)[1].get("stages") or [] if isinstance(stage, dict)]
 
     def place(one: Path) -> tuple[int, float]:
         # `STAGE@STEP` before `STAGE`, which was evaluated at its end; a stage that the recipe does not name comes first of all

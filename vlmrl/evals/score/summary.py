@@ -1,19 +1,22 @@
 """Summaries of records: the mean of every metric with its 95% interval, over all questions and by task, difficulty and category.
 
-Intervals are percentile bootstrap intervals over questions; questions about one medium are resampled together. Numbers do not depend on
-the order of the records.
+Intervals are those of `metrics.intervals`: Wilson's of what is right or wrong, else BCa over media. Numbers do not depend on the order of
+the records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from vlmrl import rng
 from vlmrl.evals.score.measures import parts_of
 from vlmrl.evals.score.records import Record, by_sample
-from vlmrl.evals.score.values import Answers, metric_values
-from vlmrl.metrics.stats import bootstrap_interval
+from vlmrl.evals.score.values import AVERAGES, Answers, metric_values
+
+if TYPE_CHECKING:
+    from vlmrl.metrics.intervals import Bounds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,8 +24,18 @@ class Interval:
     """A mean and its 95% interval."""
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    """None where there is no interval."""
+    high: float | None
+    method: str = ""
+    """`Wilson`, `BCa` or `percentile`; empty without an interval."""
+    why: str = ""
+    """Why there is none."""
+
+    @classmethod
+    def of(cls, mean: float, bounds: Bounds) -> Interval:
+        """Put a mean and its bounds together."""
+        return cls(mean=mean, low=bounds.low, high=bounds.high, method=bounds.method, why=bounds.why)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,13 +69,15 @@ def summarize(records: Sequence[Record], seed: int, *, parts: bool = True, only:
 
 
 def _summarize(records: Sequence[Record], seed: int, parts: Mapping[str, Summary], only: Collection[str] | None) -> Summary:
+    from vlmrl.metrics.intervals import mean_interval  # what only checks a recipe computes none
+
     answers = by_sample(records)
     metrics: dict[str, Interval] = {}
     for name, found in metric_values(answers, only).items():
         values, clusters = [value for value, _ in found.values()], [cluster for _, cluster in found.values()]
         # a generator per metric: adding a metric moves no other one's interval
-        low, high = bootstrap_interval(values, rng.generator(seed, "bootstrap", name), clusters=clusters)
-        metrics[name] = Interval(mean=sum(values) / len(values), low=low, high=high)
+        bounds = mean_interval(values, rng.generator(seed, "bootstrap", name), clusters, shares=name not in AVERAGES)
+        metrics[name] = Interval.of(sum(values) / len(values), bounds)
     return Summary(
         n=len(answers),
         clusters=len({r.cluster for r in records}),

@@ -1,9 +1,12 @@
-"""Renders results as tables for the terminal (rich) and as Markdown. Models are rows; a cell is `mean [low, high]`, a 95% interval."""
+"""Renders results as tables for the terminal (rich) and as Markdown. Models are rows; a cell is `mean [low, high]`, a 95% interval, or
+`mean (why there is none)`.
+"""
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vlmrl.evals.score.levels import METRICS as LEVEL_METRICS
@@ -13,7 +16,9 @@ from vlmrl.evals.score.paired import Comparison, Gap
 from vlmrl.evals.score.summary import Interval, Summary
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
     from rich.table import Table
+    from rich.text import Text
 
 Pair = tuple[str, str]
 """Names of the two models of a comparison: before, after."""
@@ -31,14 +36,25 @@ def figure(name: str, value: float) -> str:
 
 
 def interval_text(name: str, x: Interval) -> str:
-    """Write `0.412 [0.380, 0.445]`."""
+    """Write `0.412 [0.380, 0.445]`, or `0.412 (no interval: 4 clusters)`."""
+    if x.low is None or x.high is None:
+        return f"{figure(name, x.mean)} ({x.why})"
     return f"{figure(name, x.mean)} [{figure(name, x.low)}, {figure(name, x.high)}]"
 
 
 def difference_text(name: str, x: Gap) -> str:
-    """Write `+0.120 [+0.080, +0.160]`."""
-    digits = 1 if name in COUNTS else 3
-    return f"{x.difference:+.{digits}f} [{x.low:+.{digits}f}, {x.high:+.{digits}f}]"
+    """Write `+0.120 [+0.080, +0.160]`, or `+0.120 (no interval: 4 clusters)`."""
+    return f"{signed(name, x.difference)} {range_text(name, x.low, x.high, x.why)}"
+
+
+def signed(name: str, value: float) -> str:
+    """Write a difference: `+0.120`."""
+    return f"{value:+.{1 if name in COUNTS else 3}f}"
+
+
+def range_text(name: str, low: float | None, high: float | None, why: str) -> str:
+    """Write the interval of a difference, or why there is none: `[+0.080, +0.160]`, `(no interval: 4 clusters)`."""
+    return f"({why})" if low is None or high is None else f"[{signed(name, low)}, {signed(name, high)}]"
 
 
 def p_text(p: float) -> str:
@@ -118,6 +134,24 @@ def table(cells: Cells, title: str | None = None) -> Table:
     return out
 
 
+class Paragraphs:
+    """Lines for the terminal, wrapped at its width between words alone: a word or a path that is longer stays whole. Prints in rich."""
+
+    def __init__(self, lines: Iterable[str], style: str = ""):
+        self.lines, self.style = list(lines), style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.text import Text
+
+        for line in self.lines:
+            text = visible(line)
+            indent = " " * (len(text) - len(text.lstrip()) + 2)
+            # control characters are shown by now, and a line break within a name must not look like the end of a line
+            parts = textwrap.wrap(text, options.max_width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+            for part in parts or [""]:
+                yield Text(part, style=self.style, no_wrap=True, overflow="ignore")
+
+
 def markdown(cells: Cells) -> str:
     """Render cells as a Markdown table."""
     # a bar would end the cell, a line break the row
@@ -135,5 +169,5 @@ def visible(text: str) -> str:
 
 
 def headline(summaries: Iterable[Summary]) -> tuple[str, ...]:
-    """Choose the metrics of the figure: the shares that depend on the type of the answers."""
-    return tuple(m for m in present(summary.metrics for summary in summaries) if m not in COMMON and m not in UNBOUNDED)
+    """Choose the metrics of the figure: the shares that depend on the type of the answers, without the mean over categories."""
+    return tuple(m for m in present(summary.metrics for summary in summaries) if m not in (*COMMON, *UNBOUNDED, "macro"))

@@ -132,3 +132,5 @@ GROUPED: dict[str, Callable[[Answers], Values]] = {
     "oracle_best": best,
 }
 """Metric of several answers or questions -> its values; no values where it does not apply."""
+AVERAGES = frozenset({"macro"})
+"""Metrics whose values are means themselves: 0 and 1 do not make them a share of right answers."""

@@ -61,20 +61,20 @@ def _change(label: str, gap: Gap, means: Sequence[str], stages: tuple[str, str])
     """`accuracy went from ... to ... (+0.4 [...])`, by what the interval of the difference says."""
     (a, b), (before, after) = means, stages
     difference = difference_text("score", gap)
-    if gap.low > 0:
+    if gap.sign > 0:
         return f"{label} went from {a} {before} to {b} {after} ({difference})"
-    if gap.high < 0:
+    if gap.sign < 0:
         return f"{label} fell from {a} {before} to {b} {after} ({difference})"
-    if gap.low == gap.high == 0:
+    if not gap.differ:
         return f"{label} is unchanged: {b} {before} and {after}"
     return f"{label} was {a} {before} and is {b} {after}, a difference that is not decided ({difference})"
 
 
 def _decided(gap: Gap) -> str:
     """What has to be said of a difference that is no improvement beyond doubt."""
-    if gap.low == gap.high == 0:
+    if not gap.differ:
         return ""
-    words = "" if gap.low > 0 else ", which is worse" if gap.high < 0 else ", which is not decided"
+    words = "" if gap.sign > 0 else ", which is worse" if gap.sign < 0 else ", which is not decided"
     return f": {difference_text('score', gap)}{words}"
 
 

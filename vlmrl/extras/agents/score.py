@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vlmrl import rng
 from vlmrl.extras.agents.trajectory import Trajectory
-from vlmrl.metrics.stats import bootstrap_interval, pass_at_k
-
-Z = 1.959963984540054
-"""Of a two-sided interval of 95%."""
+from vlmrl.metrics.intervals import Bounds, mean_interval
+from vlmrl.metrics.stats import pass_at_k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +19,7 @@ class Played:
     attempts: int
     """Without a fault: what every share is of."""
     successes: int
-    interval: tuple[float, float] | None
+    interval: Bounds | None
     """95%, of the share of successes; None without attempts."""
     pass_at: dict[int, float]
     """k -> mean over the tasks with at least k whole attempts of the chance that one of k succeeds."""
@@ -40,8 +37,9 @@ class Played:
         if self.rate is None or self.interval is None:
             out.append("success: unknown, no episode is whole")
         else:
-            low, high = self.interval
-            out.append(f"success: {self.rate:.3f} [{low:.3f}, {high:.3f}] ({self.successes} of {self.attempts} episodes)")
+            x = self.interval
+            of = f"({x.why})" if x.low is None or x.high is None else f"[{x.low:.3f}, {x.high:.3f}]"
+            out.append(f"success: {self.rate:.3f} {of} ({self.successes} of {self.attempts} episodes)")
         if len(self.pass_at) > 1:
             out.append(", ".join(f"pass@{k} {value:.3f}" for k, value in self.pass_at.items()))
         if self.turns is not None:
@@ -53,18 +51,14 @@ class Played:
 def score(groups: Sequence[Sequence[Trajectory]]) -> Played:
     """Of attempts at tasks, those at one task together.
 
-    The interval is Wilson's where every task was tried once; else a bootstrap over tasks, as attempts at one are alike.
+    The interval is Wilson's where every task was tried once; else a bootstrap over tasks, as attempts at one are alike, if they are enough.
     """
     whole = [[one for one in group if one.fault is None] for group in groups]
     right = [[float(one.outcome == "success") for one in group] for group in whole]
     values = [value for group in right for value in group]
     solved = [one for group in whole for one in group if one.outcome == "success"]
-    interval: tuple[float, float] | None = None
-    if values and all(len(group) <= 1 for group in right):
-        interval = wilson(len(solved), len(values))
-    elif values:
-        names = [n for n, group in enumerate(right) for _ in group]
-        interval = bootstrap_interval(values, rng.generator(0, "environment score"), clusters=names)
+    names = [n for n, group in enumerate(right) for _ in group]
+    interval = mean_interval(values, rng.generator(0, "environment score"), names) if values else None
     most = max(map(len, right), default=0)
     return Played(
         attempts=len(values),
@@ -74,20 +68,6 @@ def score(groups: Sequence[Sequence[Trajectory]]) -> Played:
         turns=_mean([float(len(one.turns)) for one in solved]) if solved else None,
         faults=Counter(one.fault for group in groups for one in group if one.fault is not None),
     )
-
-
-def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """95% interval of a share.
-
-    Raises:
-        ValueError: not 0 <= successes <= trials, or no trials.
-    """
-    if trials < 1 or not 0 <= successes <= trials:
-        raise ValueError(f"{successes} successes of {trials} trials")
-    share = successes / trials
-    centre = share + Z * Z / (2 * trials)
-    half = Z * math.sqrt(share * (1 - share) / trials + Z * Z / (4 * trials * trials))
-    return max(0.0, (centre - half) / (1 + Z * Z / trials)), min(1.0, (centre + half) / (1 + Z * Z / trials))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -85,7 +85,7 @@ def _use(facts: Facts, repo: str) -> str:
 def _measured(facts: Facts) -> str:
     if not facts.measured:
         return "Nothing.\n"
-    out: list[str] = ["Means with 95% bootstrap intervals over questions.\n"]
+    out: list[str] = ["Means with 95% intervals over questions.\n"]
     for one in facts.measured:
         out += [f"### {one.title}\n", _table(one.cells), *(f"\n{note}\n" for note in one.notes)]
     return "\n".join(out)

@@ -14,6 +14,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.asking import ASKED, ORIGIN, recipe_of, saved_settings
 from vlmrl.evals.score.levels import whole_stages
 from vlmrl.evals.score.paired import comparisons_of
+from vlmrl.evals.score.recipes import NOT_MEASURED
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.runfiles import read_eval, read_run, seed_of
 from vlmrl.evals.score.summary import summarize
@@ -189,7 +190,7 @@ def _gaps(measured: Sequence[Measured], has_base: bool, recipe: Mapping[str, Any
     if measured and all(not one.title.startswith("Suite") for one in measured):
         yield "Only rows like those of training were held out; no public benchmark was run."
     if recipe is not None:
-        yield f"One run with seed {recipe.get('run', {}).get('seed', 0)}: how much another seed changes is not measured."
+        yield f"One run with seed {recipe.get('run', {}).get('seed', 0)}: {NOT_MEASURED}."
     else:
         yield "The recipe is not at hand, so neither data nor settings are stated here."
     yield "Safety, bias, languages and abilities outside of the tables were not measured."

@@ -18,6 +18,7 @@ from tests.unit.evals.test_evals_records import make_record
 from vlmrl.evals.score.compare import FolderComparison, compare_folders
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.paired import Gap, Incomparable, compare, mismatches
+from vlmrl.evals.score.recipes import ONE_RUN
 from vlmrl.evals.score.records import Record, by_sample, read_records
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import difference_text, figure, p_text
@@ -111,11 +112,9 @@ def terminal(result: FolderComparison) -> str:
 def assert_says(cell: dict[str, Any], name: str, gap: Gap) -> None:
     """A cell of a page has the numbers of the terminal; it says `same` where every answer has the same score."""
     if cell["text"] == "same":
-        assert gap.difference == 0
+        assert gap.differ == 0
         return
-    shown = difference_text(name, gap)
-    assert f"{cell['text']} {cell['small'].partition(' p ')[0]}".strip() in (shown, shown.split(" ")[0] + f" p {p_text(gap.p)}")
-    assert cell["small"].endswith(f"p {p_text(gap.p)}")
+    assert f"{cell['text']} {cell['small']}" == f"{difference_text(name, gap)} p {p_text(gap.p)}"
 
 
 def test_page_and_terminal_agree_on_four_answers_to_a_question(tmp_path: Path):
@@ -133,7 +132,8 @@ def test_page_and_terminal_agree_on_four_answers_to_a_question(tmp_path: Path):
         assert (n, before, after, test) == (str(gap.n), figure(name, gap.a), figure(name, gap.b), gap.test)
         assert_says(cell, name, gap)
         if cell["text"] != "same":
-            assert difference_text(name, gap) in text
+            (line,) = [line for line in text.splitlines() if re.match(rf"  {re.escape(LABELS[name])}( \(primary\))?(, n \d+)?: ", line)]
+            assert f"{difference_text(name, gap)}, p {p_text(gap.p)} {gap.test}" in line
 
 
 def test_the_report_of_a_run_agrees_with_the_terminal(tmp_path: Path):
@@ -184,9 +184,10 @@ def test_a_forced_comparison_says_the_same_everywhere(tmp_path: Path):
     assert markdown_tables(markdown)[:2] == [primary, metrics]
     assert [row[0] for row in page["tables"][0]["rows"]] == [row[0] for row in primary[1:]]
     assert sorted(row[0] for row in page["tables"][1]["rows"]) == sorted(row[1] for row in metrics[1:])
-    lines = [" ".join(line.split()) for line in text.replace("│", " ").replace("┃", " ").splitlines()]
-    for row in [*primary[1:], *metrics[1:]]:
-        assert " ".join(" ".join(row).split()) in lines
+    for n, label, before, after, difference, p, test in metrics[1:]:
+        (line,) = [line for line in text.splitlines() if re.match(rf"  {re.escape(label)}( \(primary\))?(, n {n})?: ", line)]
+        assert f": {before} -> {after}, {difference}, p {p} {test}" in line
+    assert page["tables"][0]["note"] == ONE_RUN
     n = records[0].n_in or 0
     words = "task 'spans': the prompt differs on 24 samples (processor Qwen2_5_VLProcessor against Qwen3VLProcessor; first: "
     (warning,) = result.warnings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,42 +61,40 @@ def conform(model: str, *, tiny: bool, only: str | None, engine: str | None, as_
 def show(report: Report) -> None:
     """The table on the terminal, and below it what is not kept."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    from vlmrl.extras.families.conform.run import NOT_RUN
+    from vlmrl.evals.score.table import Paragraphs
 
     console = Console()
     facts = report.facts
     layers = ", ".join(f"{n} {kind}" for kind, n in facts["layers"].items())
     more = [f"{facts['experts']} experts"] * bool(facts["experts"]) + [f"soft cap {facts['soft_cap']}"] * bool(facts["soft_cap"])
     kind = f"{report.name}: {facts['model_type']} ({facts['architecture']}); {', '.join([layers, *more])}; "
-    console.print(Text(kind + ("float64" if report.float64 else "float32")), soft_wrap=True)
-    table = Table()
-    for name in ("", "promise", "kept", "largest", "limit", "control", "s"):
-        table.add_column(name, overflow="fold", no_wrap=name not in ("promise", "control"))
+    console.print(Paragraphs([kind + ("float64" if report.float64 else "float32")]), crop=False)
+    for colour, lines in told(report):
+        console.print(Paragraphs(lines, style=colour), crop=False)
+    failed = report.failed()
+    console.print(Paragraphs(f"{c.promise} {c.case}, {c.what}: {c.value:.3g} (limit {c.limit:.2g}) {c.note}" for c in failed), crop=False)
+    console.print(Text(f"layouts: {', '.join(report.layouts) or 'none'}"))
+
+
+def told(report: Report) -> Iterator[tuple[str, list[str]]]:
+    """Each promise in one or two short lines, which fit 80 columns: whether it is kept, and the largest error beside its limit.
+
+    Yields:
+        (colour, lines).
+    """
+    from vlmrl.extras.families.conform.run import NOT_RUN
+
     for key, about in report.about.items():
         mine = [c for c in report.checks if c.promise == key]
-        bad = report.failed(key)
         plain = [c for c in mine if not c.control]
         worst = max(plain, key=lambda c: c.value / c.limit if c.limit else c.value, default=None)
         control = min((c.value for c in mine if c.control), default=None)
-        table.add_row(
-            key,
-            about,
-            Text("no", style="red") if bad else Text("yes", style="green") if mine else Text("-"),
-            "" if worst is None else f"{worst.value:.2g}",
-            "" if worst is None else f"{worst.limit:.2g}",
-            "" if control is None else f"{control:.2g}",
-            f"{report.seconds[key]:.1f}",
-        )
+        kept, colour = ("not kept", "red") if report.failed(key) else ("kept", "green") if mine else ("nothing to try", "")
+        numbers = [] if worst is None else [f"largest {worst.value:.2g}", f"limit {worst.limit:.2g}"]
+        numbers += [] if control is None else [f"control {control:.2g}"]
+        yield colour, [f"{key:<4}{kept}: {about}", f"    {', '.join([*numbers, f'{report.seconds[key]:.1f} s'])}"]
     for key, why in NOT_RUN.items():
-        if key in report.seconds:
-            continue
-        table.add_row(key, why, Text("not run", style="yellow"), "", "", "", "")
-    console.print(table)
-    for check in report.failed():
-        console.print(
-            Text(f"{check.promise} {check.case}, {check.what}: {check.value:.3g} (limit {check.limit:.2g}) {check.note}"), soft_wrap=True
-        )
-    console.print(Text(f"layouts: {', '.join(report.layouts) or 'none'}"))
+        if key not in report.seconds:
+            yield "yellow", [f"{key:<4}not run: {why}"]

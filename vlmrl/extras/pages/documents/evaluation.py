@@ -11,12 +11,13 @@ from typing import Any
 from vlmrl.errors import StorageError
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.paired import LOWER_IS_BETTER, Gap
+from vlmrl.evals.score.recipes import ONE_RUN
 from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import figure, p_text, visible
+from vlmrl.evals.score.table import difference_text, figure, p_text, range_text, signed, visible
 from vlmrl.extras.pages.documents.happened import main_metric, noun
 from vlmrl.extras.pages.documents.questions import held_of
 from vlmrl.extras.pages.documents.run import results_table
-from vlmrl.extras.pages.documents.shapes import Doc, change_text, estimate, gap_cell, table
+from vlmrl.extras.pages.documents.shapes import Doc, cell, estimate, gap_cell, table
 from vlmrl.extras.pages.documents.source import Source
 
 SEED = 0
@@ -86,9 +87,11 @@ def comparison_doc(name: str, path: Path, sides: Sequence[Source]) -> Doc:
     found = read_comparison(path)
     contents = {r.sample_id: content for side in sides for content, by in held_of(side).rows.items() for rows in by.values() for r in rows}
     try:
-        models = [visible(str(one)) for one in found.get("models", ("first", "second"))]
+        models = [visible(str(one)) for one in found.get("models", ("A", "B"))]
         tasks = found["tasks"]
-        tables = [_primary(tasks, models), *(_metrics(task, models) for task in tasks)]
+        single = "models" in found
+        note = f"{found.get('note', ONE_RUN)}{_seeds(found.get('only_seed_differs'))}"
+        tables = [_primary(tasks, models, note), *(_metrics(task, models) for task in tasks)] if single else [_over_seeds(found)]
         flips = [
             {**flip, "task": visible(task["task"]), "question": contents.get(flip["sample_id"]), "sample": visible(flip["sample_id"])}
             for task in tasks
@@ -98,7 +101,7 @@ def comparison_doc(name: str, path: Path, sides: Sequence[Source]) -> Doc:
             "id": name,
             "name": visible(path.name),
             "models": models,
-            "headline": [visible(str(found["verdict"])), *(_sentence(task, models) for task in tasks if _decides(task) is not None)],
+            "headline": [visible(verdict_of(found)), *(_sentence(task, models) for task in tasks if _decides(task) is not None)],
             "warnings": [visible(str(text)) for text in found["warnings"]],
             "tables": tables,
             "flips": [_visible(flip) for flip in flips],
@@ -126,7 +129,9 @@ def read_comparison(path: Path) -> dict[str, Any]:
 
 
 def _gap(values: Mapping[str, Any]) -> Gap:
-    return Gap(**{key: value for key, value in values.items() if key in _GAP})
+    """A difference from its file; those of earlier versions do not say how many pairs differ."""
+    known = {key: value for key, value in values.items() if key in _GAP}
+    return Gap(**{"differ": int(values["difference"] != 0 or values["low"] != values["high"]), **known})
 
 
 def _decides(task: Mapping[str, Any]) -> Gap | None:
@@ -140,12 +145,49 @@ def _sentence(task: Mapping[str, Any], models: Sequence[str]) -> str:
     metric, gap = task["primary"], _decides(task)
     if gap is None:
         return ""
-    change = f"{change_text(metric, gap)}, p {p_text(gap.p)}"
+    change = f"{difference_text(metric, gap)}, p {p_text(gap.p)}"
     values = f"{figure(metric, gap.a)} of {models[0]}, {figure(metric, gap.b)} of {models[1]}"
     return f"{visible(task['task'])}: {LABELS.get(metric, metric)} {values} ({change})."
 
 
-def _primary(tasks: Sequence[Mapping[str, Any]], models: Sequence[str]) -> Doc:
+def verdict_of(found: Mapping[str, Any]) -> str:
+    """What a comparison comes to, in a sentence."""
+    bad = found.get("regressed") or []
+    none = "no regression: no primary metric is worse with an interval over seeds that excludes 0"
+    return str(found.get("verdict") or (f"regressed: {', '.join(bad)}" if bad else none))
+
+
+def _seeds(both: Sequence[int] | None) -> str:
+    """What is to be said of two runs of one recipe."""
+    return "" if not both else f"; the two differ in nothing but run.seed ({', '.join(map(str, both))})"
+
+
+def _over_seeds(found: Mapping[str, Any]) -> Doc:
+    """The table of a comparison of two methods over seeds."""
+    rows: list[list[str | Mapping[str, Any]]] = []
+    for x in found["tasks"]:
+        m = x["metric"]
+        change = cell(signed(m, x["difference"]), f"{range_text(m, x['low'], x['high'], x['why'])} p {p_text(x['p'])}")
+        wide = range_text(m, x["wide_low"], x["wide_high"], x["wide_why"])
+        by_seed = [" ".join(figure(m, value) for value in x[side]) for side in ("a_by_seed", "b_by_seed")]
+        rows.append(
+            [
+                x["task"],
+                str(x["questions"]),
+                LABELS.get(m, m),
+                figure(m, x["a"]),
+                figure(m, x["b"]),
+                change,
+                wide,
+                p_text(x["p_holm"]),
+                *by_seed,
+            ]
+        )
+    header = ["task", "n", "metric", "A", "B", "B - A", "over seeds and questions", "p (Holm)", "A by seed", "B by seed"]
+    return table("Two methods over seeds", header, rows, f"95% intervals: {found['design']}")
+
+
+def _primary(tasks: Sequence[Mapping[str, Any]], models: Sequence[str], note: str) -> Doc:
     rows: list[list[str | Mapping[str, Any]]] = []
     for task in tasks:
         gap = _decides(task)
@@ -155,7 +197,7 @@ def _primary(tasks: Sequence[Mapping[str, Any]], models: Sequence[str]) -> Doc:
         metric, holm = task["primary"], task.get("p_holm")
         values = [figure(metric, gap.a), figure(metric, gap.b), gap_cell(metric, gap, lower_is_better=metric in LOWER_IS_BETTER)]
         rows.append([task["task"], str(gap.n), LABELS.get(metric, metric), *values, "-" if holm is None else p_text(holm)])
-    return table("Primary metrics", ["task", "n", "metric", *models, "difference", "p (Holm)"], rows)
+    return table("Primary metrics", ["task", "n", "metric", *models, "difference", "p (Holm)"], rows, note)
 
 
 def _metrics(task: Mapping[str, Any], models: Sequence[str]) -> Doc:

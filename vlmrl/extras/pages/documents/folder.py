@@ -13,6 +13,7 @@ from typing import Any
 from scipy import stats
 
 from vlmrl.errors import ConfigError, StorageError
+from vlmrl.evals.score.recipes import NOT_MEASURED, method_of
 from vlmrl.evals.score.table import figure, visible
 from vlmrl.extras.pages.documents.run import primary_of, where
 from vlmrl.extras.pages.documents.shapes import Doc, stage_words
@@ -28,8 +29,6 @@ SEEDS = 3
 STUDY = "study.json"
 CHECK = b'data-page="check"'
 """Stands in the first line of the page of a data check."""
-_MACHINE = ("name", "root", "seed", "trackers", "push_to_hub", "threads")
-"""Keys of `run` that are no part of a recipe."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,18 +121,16 @@ def arms_of(sources: Sequence[Source], study: Mapping[str, Sequence[Path]] | Non
         left = [source for source in left if source not in out[name]]
     alike: dict[str, list[Source]] = {}
     for source in left:
-        alike.setdefault(recipe_of(source), []).append(source)
+        alike.setdefault(_text_of(source), []).append(source)
     for group in alike.values():
         group.sort(key=lambda source: source.seed)
         out[_shared_name([source.path.name for source in group], out)] = group
     return {name: group for name, group in out.items() if group}
 
 
-def recipe_of(source: Source) -> str:
-    """A recipe without its seed and what is of the machine, as text that is equal for equal ones."""
-    section: Any = source.config.get("run") or {}
-    own = {key: value for key, value in section.items() if key not in _MACHINE} if isinstance(section, dict) else {}
-    return json.dumps({**source.config, "run": own}, sort_keys=True, default=str)
+def _text_of(source: Source) -> str:
+    """What of a recipe makes a method, as text that is equal for equal ones."""
+    return json.dumps(method_of(source.config), sort_keys=True, default=str)
 
 
 def _shared_name(names: Sequence[str], taken: Iterable[str]) -> str:
@@ -157,9 +154,7 @@ def over_seeds(sources: Sequence[Source]) -> Doc | None:
     half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) / n**0.5 if n >= SEEDS else 0.0
     interval = f"[{figure(metric, mean - half)}, {figure(metric, mean + half)}]" if half else ""
     few = f"mean over {n} seeds, too few for an interval"
-    note = (
-        "one run: how much another seed changes is not measured" if n == 1 else few if n < SEEDS else f"mean over {n} seeds, 95% t interval"
-    )
+    note = f"one run: {NOT_MEASURED}" if n == 1 else few if n < SEEDS else f"mean over {n} seeds, 95% t interval"
     ends = {"low": mean - half if half else None, "high": mean + half if half else None}
     return {"metric": metric, "label": found[0]["label"], "runs": n, "mean": mean, **ends} | {
         "text": figure(metric, mean),
@@ -171,7 +166,7 @@ def over_seeds(sources: Sequence[Source]) -> Doc | None:
 
 def differs(arms: Mapping[str, Sequence[Source]]) -> dict[str, list[str]]:
     """Arm -> the keys of its recipe that are not the same in all arms, with their values."""
-    flat = {name: dict(_flat("", json.loads(recipe_of(group[0])))) for name, group in arms.items()}
+    flat = {name: dict(_flat("", json.loads(_text_of(group[0])))) for name, group in arms.items()}
     keys = sorted({key for values in flat.values() for key in values})
     unlike = [key for key in keys if len({values.get(key) for values in flat.values()}) > 1]
     # what only one arm has is said by its name in the list above it

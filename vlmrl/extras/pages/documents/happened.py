@@ -12,9 +12,9 @@ from vlmrl.evals.score.measures import COMMON, LABELS, METRICS, present
 from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import UNBOUNDED, figure
+from vlmrl.evals.score.table import UNBOUNDED, difference_text, figure
 from vlmrl.evals.score.values import is_scored
-from vlmrl.extras.pages.documents.shapes import change_text, estimate, sign, stage_words, when
+from vlmrl.extras.pages.documents.shapes import estimate, stage_words, when
 
 MOVED = 0.1
 """Least change of a share of answers, and of the length of answers as a share, that is told beside the score."""
@@ -94,13 +94,13 @@ def _by_level(records: Records, names: Sequence[str], metric: str, own: Comparis
         return None
     key, values = next(((k, v) for k, v in (("category", ranked(union)), ("difficulty", difficulties(union))) if v), ("", []))
     parts = {value: own.parts[f"{key}={value}"].gaps for value in values if f"{key}={value}" in own.parts}
-    sure = [value for value, gaps in parts.items() if metric in gaps and sign(gaps[metric])]
+    sure = [value for value, gaps in parts.items() if metric in gaps and gaps[metric].sign]
     most = max((abs(parts[value][metric].difference) for value in sure), default=0.0)
     moved = [value for value in sure if abs(parts[value][metric].difference) >= max(MOVED, most / 2)]
     rest = [value for value in parts if value not in moved]
-    if not moved or not rest or len({sign(parts[value][metric]) for value in moved}) > 1:
+    if not moved or not rest or len({parts[value][metric].sign for value in moved}) > 1:
         return None
-    way = "raised" if sign(parts[moved[0]][metric]) > 0 else "lowered"
+    way = "raised" if parts[moved[0]][metric].sign > 0 else "lowered"
     before, after = (figure(metric, _mean([parts[value][metric] for value in moved], side)) for side in ("a", "b"))
     out = f"{way} {_questions(key, moved)}{' most,' if len(sure) > len(moved) else ''} from {before} to {after}"
     thinks, elsewhere = (
@@ -123,22 +123,22 @@ def _questions(key: str, values: Sequence[str]) -> str:
 
 def _overall(metric: str, label: str, gap: Gap, asked: str) -> str:
     """`raised mIoU from 0.572 to 0.814 (+0.242 [+0.200, +0.280]) on 600 held-out questions`, by what the interval says."""
-    before, after, way = figure(metric, gap.a), figure(metric, gap.b), sign(gap)
+    before, after, way = figure(metric, gap.a), figure(metric, gap.b), gap.sign
     if way:
-        return f"{'raised' if way > 0 else 'lowered'} {label} from {before} to {after} ({change_text(metric, gap)}) on {asked}"
-    if gap.difference == 0:
+        return f"{'raised' if way > 0 else 'lowered'} {label} from {before} to {after} ({difference_text(metric, gap)}) on {asked}"
+    if not gap.differ:
         return f"did not move {label}: it is {after} before and after it on {asked}"
-    return f"may have moved {label} or not: {before} before it, {after} after it ({change_text(metric, gap)}) on {asked}"
+    return f"may have moved {label} or not: {before} before it, {after} after it ({difference_text(metric, gap)}) on {asked}"
 
 
 def _since(metric: str, label: str, gap: Gap, then: str) -> str:
     """The whole of the training, in a sentence."""
-    before, after, way = figure(metric, gap.a), figure(metric, gap.b), sign(gap)
-    if gap.difference == 0:
+    before, after, way = figure(metric, gap.a), figure(metric, gap.b), gap.sign
+    if not gap.differ:
         return f"{_upper(label)} is where it was {then}: {after}."
     if not way:
-        return f"Against {before} {then}, {label} of {after} is no difference that is decided ({change_text(metric, gap)})."
-    return f"{_upper(label)} was {before} {then} and is {after} ({change_text(metric, gap)})."
+        return f"Against {before} {then}, {label} of {after} is no difference that is decided ({difference_text(metric, gap)})."
+    return f"{_upper(label)} was {before} {then} and is {after} ({difference_text(metric, gap)})."
 
 
 def _broken(name: str, summary: Summary) -> list[str]:
@@ -153,7 +153,7 @@ def _broken(name: str, summary: Summary) -> list[str]:
 
 def _thoughts(known: Comparison, then: str) -> list[str]:
     gap = known.gaps.get("think_rate")
-    if gap is None or abs(gap.difference) < MOVED or not sign(gap):
+    if gap is None or abs(gap.difference) < MOVED or not gap.sign:
         return []
     if gap.b == 0:
         return [f"Thoughts are gone: {_percent(gap.a)} of the answers had one {then}, none has now."]
@@ -162,7 +162,7 @@ def _thoughts(known: Comparison, then: str) -> list[str]:
 
 def _length(known: Comparison, then: str) -> list[str]:
     gap = known.gaps.get("tokens")
-    if gap is None or not sign(gap) or abs(gap.difference) < MOVED * max(gap.a, gap.b):
+    if gap is None or not gap.sign or abs(gap.difference) < MOVED * max(gap.a, gap.b):
         return []
     return [f"An answer has {figure('tokens', gap.b)} tokens, {figure('tokens', gap.a)} {then}."]
 

@@ -13,6 +13,7 @@ from vlmrl.evals.score.levels import METRICS as LEVEL_METRICS
 from vlmrl.evals.score.levels import level_table, whole_stages
 from vlmrl.evals.score.measures import LABELS, present
 from vlmrl.evals.score.paired import LOWER_IS_BETTER, Comparison, comparisons_of
+from vlmrl.evals.score.recipes import NOT_MEASURED
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
 from vlmrl.evals.score.table import COUNTS, figure, level_labels, visible
@@ -20,7 +21,7 @@ from vlmrl.evals.score.timeshare import time_cells, time_shares
 from vlmrl.evals.score.verdict import verdict
 from vlmrl.extras.pages.documents.curves import LINES, matching, points_of, spoken, stage_bands
 from vlmrl.extras.pages.documents.happened import main_metric, main_metric_of, noun, what_happened
-from vlmrl.extras.pages.documents.shapes import Doc, cell, estimate, gap_cell, mean_cell, sign, stage_words, table, when
+from vlmrl.extras.pages.documents.shapes import Doc, cell, estimate, gap_cell, mean_cell, stage_words, table, when
 from vlmrl.extras.pages.documents.source import Source, stages_of
 from vlmrl.run.listing import RunLine
 
@@ -167,7 +168,7 @@ def cards_of(x: Evaluated) -> tuple[list[Doc], list[str]]:
 def has_moved(x: Evaluated, metric: str) -> bool:
     """Whether a metric changed between two evaluations beyond doubt, and by enough to be said."""
     gaps = [comparison.gaps[metric] for comparison in x.comparisons.values() if metric in comparison.gaps]
-    return any(sign(gap) and abs(gap.difference) >= MOVED * (max(gap.a, gap.b) if metric in COUNTS else 1) for gap in gaps)
+    return any(gap.sign and abs(gap.difference) >= MOVED * (max(gap.a, gap.b) if metric in COUNTS else 1) for gap in gaps)
 
 
 def _card(x: Evaluated, metric: str, title: str, moved: bool) -> Doc:
@@ -242,9 +243,7 @@ def next_steps(source: Source, x: Evaluated) -> list[Doc]:
                 rule,
             )
     if line.status == "finished" and x.metric is not None:
-        add(
-            f"One run with seed {x.seed}: how much another seed changes is not measured.", f"vlmrl train {folder}/config.yaml --seeds 1,2,3"
-        )
+        add(f"One run with seed {x.seed}: {NOT_MEASURED}.", f"vlmrl train {folder}/config.yaml --seeds 1,2,3")
         add("Share the weights with this measured table.", f"vlmrl publish {folder} --dry-run")
     return out
 

@@ -21,7 +21,7 @@ from typing import Any
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.score.table import visible
 from vlmrl.extras.pages.documents.curves import bands, curves_doc, metrics_doc
-from vlmrl.extras.pages.documents.evaluation import comparison_doc, evaluation_doc, read_comparison, tasks_of
+from vlmrl.extras.pages.documents.evaluation import comparison_doc, evaluation_doc, read_comparison, tasks_of, verdict_of
 from vlmrl.extras.pages.documents.folder import Item, arms_of, differs, items_of, kind_of, over_seeds, run_line, study_of
 from vlmrl.extras.pages.documents.pictures import STRIP, Pictures, frame_of
 from vlmrl.extras.pages.documents.questions import group_doc, held_of, kept_of, question_doc, questions_doc
@@ -179,7 +179,8 @@ class View:
 
     def _compared(self, name: str) -> list[Source]:
         """The two sides of a comparison, where they are shown as well; else none."""
-        paths = read_comparison(self._item(name, "comparison").path).get("paths", [])
+        found_in = read_comparison(self._item(name, "comparison").path)
+        paths = found_in.get("paths") or [path for side in found_in.get("sides", ()) for path in side]
         found = [source for path in paths for source in self._sources.values() if Path(str(path)).resolve().is_relative_to(source.path)]
         return found if len(found) == len(paths) else []
 
@@ -257,7 +258,7 @@ class View:
         return {
             **_line(item),
             "models": [visible(str(one)) for one in found.get("models", [])],
-            "verdict": visible(str(found.get("verdict", ""))),
+            "verdict": visible(verdict_of(found)),
         }
 
     def _check_line(self, item: Item) -> Doc:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.made_runs import make_run as made_run
 from tests.support.pages import POOR, good, make_eval, poor, record
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.score.compare import compare_folders
@@ -16,7 +17,9 @@ from vlmrl.evals.score.paired import Incomparable
 from vlmrl.evals.score.records import Record
 from vlmrl.extras.pages.view.save import write_comparison, write_page
 from vlmrl.extras.pages.view.view import View, kept_documents
+from vlmrl.extras.seeds.compare import compare_seeds
 
+ARMS = (("less", ("base", "sft")), ("more", ("base", "sft", "rl")))
 BOXES, CLICKS = ("box-1", "box-2"), ("click-1",)
 
 
@@ -114,3 +117,17 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "comparison.json").write_text('{"verdict": 1}')
     with pytest.raises(StorageError, match="not a comparison"):
         write_page(tmp_path)
+
+
+def test_two_methods_over_seeds_have_a_table_of_their_own(tmp_path: Path) -> None:
+    sides = [[made_run(tmp_path / f"{name}-s{seed}", seed=seed, groups=0, evaluated=stages) for seed in range(3)] for name, stages in ARMS]
+    compare_seeds(*sides).write(tmp_path / "c")
+    view = View([tmp_path / "c", *(run for side in sides for run in side)])
+    found = view.document("comparison/c")
+    (table,) = found["tables"]
+    (row,) = table["rows"]
+    assert (table["title"], row[:3], found["models"]) == ("Two methods over seeds", ["shell", "40", "exact"], ["A", "B"])
+    assert len(row[-1].split()) == 3
+    assert row[5]["small"].startswith("[") or row[5]["small"].startswith("(")
+    assert found["headline"][0].startswith(("no regression", "regressed"))
+    assert len(view.document(found["questions"])["runs"]) == 6

@@ -14,7 +14,8 @@ from tests.support.pages import good, poor
 from tests.support.pages import make_run as make_evaluated
 from vlmrl.errors import StorageError
 from vlmrl.evals.score.paired import compare
-from vlmrl.extras.pages.documents.shapes import estimate, gap_cell, sign, stage_words, when
+from vlmrl.evals.score.summary import Interval
+from vlmrl.extras.pages.documents.shapes import estimate, gap_cell, mean_cell, stage_words, when
 from vlmrl.extras.pages.view.view import View
 
 
@@ -104,16 +105,10 @@ def test_words_of_stages() -> None:
 
 
 def test_an_interval_without_width_is_none(tmp_path: Path) -> None:
-    x = estimate("exact", dataclasses.replace(_gap_as_interval(), low=1.0, high=1.0))
-    assert (x["low"], x["high"], x["text"], x["interval"]) == (None, None, "1.000", "")
-    unknown = estimate("exact", dataclasses.replace(_gap_as_interval(), low=None, high=None))
-    assert (unknown["interval"], estimate("exact", None)["text"]) == ("", "-")
-
-
-def _gap_as_interval() -> Any:
-    from vlmrl.evals.score.summary import Interval
-
-    return Interval(mean=1.0, low=0.9, high=1.0)
+    unknown = estimate("exact", Interval(mean=1.0, low=None, high=None, why="no interval: 4 clusters"))
+    assert (unknown["text"], unknown["interval"], unknown["why"]) == ("1.000", "", "no interval: 4 clusters")
+    assert mean_cell("exact", Interval(mean=1.0, low=None, high=None, why="all equal"))["small"] == "(all equal)"
+    assert estimate("exact", None)["text"] == "-"
 
 
 def test_only_differences_that_are_beyond_doubt_are_good_or_bad_news() -> None:
@@ -122,11 +117,11 @@ def test_only_differences_that_are_beyond_doubt_are_good_or_bad_news() -> None:
     assert gap_cell("exact", gaps["exact"])["kind"] == "better"
     assert gap_cell("tokens", gaps["tokens"], lower_is_better=True)["kind"] == "worse"
     same = compare(before, before, 0).gaps["exact"]
-    assert (gap_cell("exact", same)["text"], sign(same)) == ("same", 0)
+    assert gap_cell("exact", same)["text"] == "same"
     open_ = dataclasses.replace(gaps["exact"], low=-0.1, high=0.5)
-    assert (gap_cell("exact", open_)["kind"], sign(open_)) == (None, 0)
-    few = dataclasses.replace(gaps["exact"], low=None, high=None, p=0.25)
-    assert (gap_cell("exact", few)["small"], sign(few)) == ("p 0.250", 0)
+    assert gap_cell("exact", open_)["kind"] is None
+    few = dataclasses.replace(gaps["exact"], low=None, high=None, p=0.25, why="no interval: 4 clusters")
+    assert (gap_cell("exact", few)["small"], gap_cell("exact", few)["kind"]) == ("(no interval: 4 clusters) p 0.250", None)
 
 
 def test_a_copy_is_the_same_whenever_it_is_written(tmp_path: Path) -> None:

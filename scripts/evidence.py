@@ -60,8 +60,8 @@ def recipes() -> dict[Method, set[str]]:
 
 def claims() -> tuple[set[Method], dict[Method, dict[str, str]]]:
     """Methods of the arms of claims, and method -> {claim that is about it: verdict}."""
-    from benchmarks.claims.cells import Plan, arm_stage, stages_of
     from benchmarks.claims.regimes import REGIMES
+    from benchmarks.claims.studies import Scale, arm_stage, stages_of
     from benchmarks.claims.table import CLAIMS
 
     results = json.loads((ROOT / "docs" / "benchmarks" / "claims.json").read_text(encoding="utf-8"))["claims"]
@@ -72,8 +72,8 @@ def claims() -> tuple[set[Method], dict[Method, dict[str, str]]]:
             about[slot, name][claim.id] = results[claim.id]["verdict"]
     in_arms: set[Method] = set()
     for regime in REGIMES.values():
-        rl = stages_of(regime, Plan())["rl"]
-        in_arms |= {m for arm in regime.arms for m in named(arm_stage(regime, arm, rl, Plan()))}
+        rl = stages_of(regime, Scale())["rl"]
+        in_arms |= {m for arm in regime.arms for m in named(arm_stage(regime, arm, rl, Scale()))}
     return in_arms | set(about), about
 
 

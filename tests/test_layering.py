@@ -131,7 +131,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pyarrow": ("data.tables", "extras.importers.prepare.hf_rows"),
     "openpyxl": ("extras.bridge.importers.vlmevalkit",),
     "pydantic_core": ("config",),
-    "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks"),
+    "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks", "extras.study"),
     "yaml": (
         "config",
         "run",
@@ -168,7 +168,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pandas": ("extras.trackers", "extras.python"),
     "peft": ("policy.lora",),
     "datasets": (),
-    "scipy": ("metrics", "evals", "algo", "extras.seeds"),
+    "scipy": ("metrics", "evals", "algo", "extras.seeds", "extras.study"),
 }
 """Third-party package -> the modules that may import it."""
 

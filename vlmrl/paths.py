@@ -23,6 +23,7 @@ KINDS = {
     "base": "configs/base",
     "algorithm": "configs/algorithms",
     "suite": "evals/suites",
+    "study": "configs/studies",
     "protocol": "evals/protocols",
 }
 """What is found by name -> its folder."""

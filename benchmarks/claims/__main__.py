@@ -2,8 +2,8 @@
 
     bash scripts/claims.sh [--only CLAIM ...] [--seeds N] [--jobs 2] [--list] [--quick]
 
-Finished runs are kept by the hash of their recipe and killed ones go on, so it can be stopped at any time. Base models, fine-tuned models
-and arms are shared between claims. Writes docs/benchmarks/claims.md and claims.json.
+Each regime is a study (`vlmrl.extras.study`): finished runs stay and killed ones go on, so it can be stopped at any time. Base models,
+fine-tuned models and arms are shared between claims. Writes docs/benchmarks/claims.md and claims.json.
 """
 
 from __future__ import annotations
@@ -14,54 +14,59 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.claims.cells import PILOTS, Cell, Plan, cells_for, groups_file, is_finished
-from benchmarks.claims.measures import measures_of
+from benchmarks.claims.regimes import REGIMES
 from benchmarks.claims.report import (
     Costs,
     cost_cells,
     document,
-    gate_plan_cells,
     pilot_page,
     plan_cells,
     power_plan_cells,
+    premise_plan_cells,
     secondary_plan_cells,
     summary_json,
     tables,
 )
-from benchmarks.claims.run import costs, run_cells, share_worlds
 from benchmarks.claims.spec import Claim
+from benchmarks.claims.studies import PILOTS, Scale, share_worlds, study_of, wanted
 from benchmarks.claims.table import CLAIMS
 from benchmarks.common import ROOT, BenchmarkError
+from vlmrl.errors import VlmrlError
+from vlmrl.extras.study.conduct import Conductor
+from vlmrl.extras.study.measures import measured
+from vlmrl.extras.study.plan import Run
+from vlmrl.extras.study.runs import run_all, with_needs
 
 Measured = dict[str, dict[str, dict[int, dict[str, float]]]]
 """Regime -> arm -> seed -> measures."""
 
 
-def collect(cells: Sequence[Cell], out: Path) -> Measured:
+def collect(conductors: Sequence[Conductor]) -> Measured:
     """The measures of the arms that are finished."""
     found: Measured = {}
-    for cell in cells:
-        if cell.kind != "arm" or not is_finished(cell, out):
-            continue
-        assert cell.stage is not None
-        assert cell.after is not None
-        start = None if cell.after.kind == "base" else _last_records(cell.after, out)
-        groups = groups_file(cell, out) if cell.records else None
-        found.setdefault(cell.regime, {}).setdefault(cell.arm, {})[cell.seed] = measures_of(out / cell.name, cell.stage, start, groups)
+    for one in conductors:
+        for run in one.looks[-1].runs:
+            if run.done:
+                values = measured(run.folder, one.own).values
+                found.setdefault(one.study.name, {}).setdefault(run.arm, {})[run.seed] = values
     return found
 
 
-def _last_records(start: Cell, out: Path) -> Path:
-    """What a fine-tuned model answered to the held-out questions."""
-    assert start.stage is not None
-    return out / start.name / "eval" / f"{start.stage['name']}.jsonl"
+def costs_of(conductors: Sequence[Conductor]) -> Costs:
+    """Regime -> kind -> seconds of the processor of the runs that were done in one go."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for one in conductors:
+        for line in one.costs():
+            kind = "base" if line["kind"] == "prepare" else line["kind"]
+            found.setdefault(one.study.name, {}).setdefault(kind, []).append(line["cpu"])
+    return found
 
 
-def list_lines(claims: Sequence[Claim], cells: Sequence[Cell], out: Path) -> list[str]:
+def list_lines(claims: Sequence[Claim], runs: Sequence[Run]) -> list[str]:
     """What would be run, and what is there."""
     lines = [f"{claim.id}: {claim.title} ({', '.join(claim.arms())})" for claim in claims]
-    lines += [f"  {'done   ' if is_finished(cell, out) else 'to run '} {cell.name}" for cell in cells]
-    return [*lines, f"{sum(is_finished(cell, out) for cell in cells)} of {len(cells)} runs are there"]
+    lines += [f"  {'done   ' if run.done else 'to run '} {run.kind} {run.name}" for run in runs]
+    return [*lines, f"{sum(run.done for run in runs)} of {len(runs)} runs are there"]
 
 
 def write(path: Path, measured: Measured, took: Costs, command: str, *, quick: bool) -> None:
@@ -78,26 +83,39 @@ def run(args: argparse.Namespace) -> None:
     from vlmrl import fs
 
     claims = [CLAIMS[name] for name in args.only or CLAIMS]
-    plan = Plan(seeds=args.seeds, quick=args.quick, first=PILOTS if args.pilot else 0, more=tuple(args.set))
+    scale = Scale(seeds=args.seeds, quick=args.quick, first=PILOTS if args.pilot else 0, more=tuple(args.set))
     name = "claims-quick" if args.quick else "claims-pilot" if args.pilot else "claims"
     out = (args.out or ROOT / "runs" / name).absolute()
     # a trial of the machinery, of premises, or of other settings, must not overwrite the page of results
     own = args.quick or args.pilot or args.set
     path = args.write or (out / "claims" if own else ROOT / "docs/benchmarks/claims")
-    cells = cells_for(claims, plan)
+    # the plan of a regime has all of its seeds, however many are run now
+    whole = scale if own else Scale()
+    all_of = {
+        name: Conductor(study_of(regime, CLAIMS.values(), whole, args.machine), out / name)
+        for name, regime in REGIMES.items()
+        if args.only is None or any(claim.regime == name for claim in claims)
+    }
+    runs = {
+        name: with_needs([run for run in wanted(one, claims) if run.seed in scale.seeds_of(REGIMES[name])]) for name, one in all_of.items()
+    }
     if args.list:
-        print("\n".join(list_lines(claims, cells, out)))
+        print("\n".join(list_lines(claims, [run for of in runs.values() for run in of])))
         return
-    share_worlds(cells, out, args.machine)
-    run_cells(cells, out, args.machine, lambda text: print(text, flush=True), jobs=args.jobs)
-    # claims that were not asked for now are reported as far as their runs are there
-    everything = cells if args.only is None else cells_for(list(CLAIMS.values()), plan)
+    failed = []
+    for name, one in all_of.items():
+        one.fix()
+        share_worlds(one, out / "worlds")
+        failed += run_all(runs[name], one.out, lambda text: print(text, flush=True), jobs=args.jobs)
+    if failed:
+        raise BenchmarkError("\n".join(map(str, failed)) + "\nthe same command goes on from there")
+    conductors = list(all_of.values())
     if args.pilot:
-        page = pilot_page(collect(everything, out), costs(out, everything))
+        page = pilot_page(collect(conductors), costs_of(conductors))
         fs.write_text(path.with_suffix(".md"), page)
         print(page)
         return
-    write(path, collect(everything, out), costs(out, everything), " ".join(["bash scripts/claims.sh", *sys.argv[1:]]), quick=args.quick)
+    write(path, collect(conductors), costs_of(conductors), " ".join(["bash scripts/claims.sh", *sys.argv[1:]]), quick=args.quick)
     print(path.with_suffix(".md"))
 
 
@@ -118,14 +136,12 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="results go to <write>.md and <write>.json; default docs/benchmarks/claims")
     args = parser.parse_args()
     if args.tables:
-        print(tables([plan_cells(), gate_plan_cells(), secondary_plan_cells(), power_plan_cells(), cost_cells()]))
+        print(tables([plan_cells(), premise_plan_cells(), secondary_plan_cells(), power_plan_cells(), cost_cells()]))
         return
     try:
         run(args)
-    except BenchmarkError as error:
+    except (BenchmarkError, VlmrlError) as error:
         sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.claims.stats import area
+from benchmarks.claims.recorder import groups_file
+from benchmarks.claims.regimes import RECORDER
 from benchmarks.common import BenchmarkError
+from vlmrl.extras.study.stats import area
 
 if TYPE_CHECKING:
     from vlmrl.evals.score.records import Record
@@ -99,11 +101,8 @@ def training_measures(lines: Sequence[Mapping[str, Any]], *, prompts: int) -> di
     return out
 
 
-def points_of(run: Path, stage: Mapping[str, Any], start: Path | None) -> list[tuple[int, dict[str, float]]]:
+def points_of(run: Path, stage: Mapping[str, Any]) -> list[tuple[int, dict[str, float]]]:
     """(RL step, means) of each evaluation of a run: of its start, within the stage, behind it.
-
-    Args:
-        start: records of the model that it starts from, where another run wrote them; None: the run did, as `base`.
 
     Raises:
         StorageError: records are missing or damaged.
@@ -111,11 +110,10 @@ def points_of(run: Path, stage: Mapping[str, Any], start: Path | None) -> list[t
     """
     from vlmrl.evals.score.records import read_records
 
-    found: dict[int, Path] = {} if start is None else {0: start}
+    found: dict[int, Path] = {}
     for name in json.loads((run / "eval/order.json").read_text(encoding="utf-8")):
         begun, _, step = name.partition("@")
-        place = 0 if begun != stage["name"] else int(step or stage["steps"])
-        found[place] = run / f"eval/{name}.jsonl"
+        found[0 if begun != stage["name"] else int(step or stage["steps"])] = run / f"eval/{name}.jsonl"
     if 0 not in found:
         raise BenchmarkError(f"{run}: nothing says how its start answered; delete the run's folder, and run the same command again")
     return [(place, scores_of(read_records(found[place]))) for place in sorted(found)]
@@ -138,19 +136,17 @@ def mechanism_measures(groups: Path, stage: Mapping[str, Any]) -> dict[str, floa
     return out | mechanisms.several_tasks(steps) | mechanisms.small_groups(steps)
 
 
-def measures_of(run: Path, stage: Mapping[str, Any], start: Path | None, groups: Path | None) -> dict[str, float]:
-    """Everything that a finished run of an arm says about itself.
-
-    Args:
-        stage: its RL stage.
-        start: records of the model that it starts from, or None.
-        groups: what its recorder wrote, or None.
+def of_run(run: Path) -> dict[str, float]:
+    """Everything that a finished run of an arm says about itself: a measure of a study (`vlmrl.extras.study`).
 
     Raises:
         StorageError, BenchmarkError: files are missing or damaged.
     """
-    from vlmrl.run.tracking import read_metrics
+    from vlmrl.evals.score.runfiles import read_run
 
-    out = curve_measures(points_of(run, stage, start))
-    out |= training_measures(read_metrics(run / "metrics.jsonl"), prompts=stage["rollout"]["prompts_per_step"])
-    return out if groups is None else out | mechanism_measures(groups, stage)
+    found = read_run(run)
+    stage, groups = found.config["stages"][-1], groups_file(run)
+    out = curve_measures(points_of(run, stage))
+    out |= training_measures(found.metrics, prompts=stage["rollout"]["prompts_per_step"])
+    recorded = any(shaping["name"] == RECORDER["name"] for shaping in stage["reward_shaping"])
+    return out | mechanism_measures(groups, stage) if recorded else out

@@ -21,20 +21,24 @@ from benchmarks.common import BenchmarkError
 from vlmrl import fs
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.needs import need
+from vlmrl.extras.study.plan import RUN
 
-FILE = "VLMRL_CLAIMS_GROUPS"
-"""Environment variable: the file that steps are appended to. It is no argument of the recipe: a path must not change what a run is."""
+
+def groups_file(run: Path) -> Path:
+    """The file that the steps of a run are appended to, beside its folder."""
+    return run.with_name(f"{run.name}.groups.jsonl")
 
 
 def claims_recorder(rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs) -> Tensor:
-    """The rewards as they are, after a line with them in the file that the environment names.
+    """The rewards as they are, after a line with them in the file beside the run's folder, which the study's environment names: it is no
+    argument of the recipe, because a path must not change what a run is.
 
     Raises:
-        ValueError: the environment names no file.
+        ValueError: the environment names no run.
     """
-    path = os.environ.get(FILE)
-    if not path:
-        raise ValueError(f"reward_shaping 'claims_recorder' needs the environment variable {FILE}: the file to append to")
+    run = os.environ.get(RUN)
+    if not run:
+        raise ValueError(f"reward_shaping 'claims_recorder' needs the environment variable {RUN}, which a study sets: the run's folder")
     numbers = [[None if math.isnan(value) else value for value in row] for row in rewards_NK.tolist()]
     line = {
         "progress": float(need(x, "progress", "reward_shaping 'claims_recorder'")),
@@ -47,7 +51,7 @@ def claims_recorder(rewards_NK: Tensor, valid_N: Tensor, x: AdvantageInputs) -> 
         "own": x.on_policy_N.tolist(),
     }
     # the newline before it keeps a line that a kill cut off from spoiling this one
-    fs.append(Path(path), b"\n" + json.dumps(line).encode() + b"\n")
+    fs.append(groups_file(Path(run)), b"\n" + json.dumps(line).encode() + b"\n")
     return rewards_NK
 
 

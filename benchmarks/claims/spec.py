@@ -1,4 +1,4 @@
-"""What a claim is made of: regimes (a world, a model and the common part of all runs), arms, premises, conditions.
+"""What a claim is made of: regimes (a world, a model and the common part of all runs), arms, and a question of `vlmrl study`.
 
 An arm is a regime's RL stage with the named changes; everything else, and the rows, are the same for all arms of a regime. Arms are shared
 between claims, and with them their runs.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
+
+from vlmrl.extras.study.spec import Comparison, Condition, Premise
+from vlmrl.extras.study.tables import arms_of
 
 Stage = dict[str, Any]
 Change = Callable[[Stage], Stage]
-Measures = Mapping[str, float]
 
 
 def changed(**changes: Any) -> Change:
@@ -77,62 +79,6 @@ class Regime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
-    """Deviation over seeds of a paired difference, that the number of seeds is planned with."""
-
-    sd: float
-    n: int | None
-    """Seeds that it was estimated from; None where it is assumed."""
-    source: str
-
-    @property
-    def planned(self) -> float:
-        """The deviation to plan with: the upper 80% limit of an estimate, or the assumption as it is."""
-        from benchmarks.claims.stats import upper_sd
-
-        return self.sd if self.n is None else upper_sd(self.sd, self.n)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gate:
-    """A premise: the mean over seeds of a measure of an arm (minus that of another) lies in [low, high]."""
-
-    text: str
-    arm: str
-    measure: str
-    than: str | None = None
-    low: float = float("-inf")
-    high: float = float("inf")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Primary:
-    """The one condition that decides a claim. The effect is `measure` of `arm` minus that of `than` (or of `arm` alone), times `sign`, so
-    that the claim says that it is above 0."""
-
-    text: str
-    arm: str
-    than: str | None
-    measure: str
-    delta: float
-    """Smallest effect of interest."""
-    spread: Spread
-    sign: Literal[1, -1] = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Secondary:
-    """A further condition, which decides nothing: an effect above 0, or (with a margin) one not below -margin."""
-
-    text: str
-    arm: str
-    than: str | None
-    measure: str
-    sign: Literal[1, -1] = 1
-    margin: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Claim:
     """What a paper says, and how it is decided here."""
 
@@ -144,14 +90,20 @@ class Claim:
     says: str
     """What the paper claims, in our words."""
     regime: str
-    gates: tuple[Gate, ...]
-    primary: Primary
-    secondary: tuple[Secondary, ...] = ()
+    premises: tuple[Premise, ...]
+    primary: Comparison
+    """What decides."""
+    secondary: tuple[Condition, ...] = ()
     shown: tuple[str, ...] = ()
     """Further measures in its table."""
 
+    @property
+    def comparison(self) -> Comparison:
+        """The claim as a question of a study."""
+        return self.primary.model_copy(
+            update={"name": self.id, "premises": self.premises, "secondary": self.secondary, "shown": self.shown}
+        )
+
     def arms(self) -> list[str]:
         """All arms that its numbers come from, in the order in which they are named."""
-        named = [self.primary.arm, self.primary.than, *(a for s in self.secondary for a in (s.arm, s.than))]
-        named += [a for g in self.gates for a in (g.arm, g.than)]
-        return list(dict.fromkeys(name for name in named if name is not None))
+        return arms_of(self.comparison)

@@ -5,26 +5,24 @@ Deltas, gates and seeds are fixed in docs/benchmarks/claims_plan.md before anyth
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from benchmarks.claims.spec import Claim, Gate, Primary, Secondary, Spread
+from benchmarks.claims.spec import Claim
+from vlmrl.extras.study.spec import Comparison, Condition, Premise, Spread
 
 _EARLIER = "the earlier page, five seeds, last evaluation"
-_ACCURACY = Spread(sd=0.0537, n=5, source=f"accuracy, FGRPO - GRPO ({_EARLIER})")
-_ACCURACY_THERE = replace(_ACCURACY, source=f"{_ACCURACY.source}; another world")
-_MIOU = Spread(sd=0.0433, n=5, source=f"mIoU, TempSamp-R1 - unrepaired ({_EARLIER})")
-_LEAST = Spread(sd=0.0602, n=5, source=f"least gain, G2RPO - GRPO ({_EARLIER})")
-_CONSISTENCY = Spread(sd=0.1325, n=5, source=f"consistency, FGRPO - GRPO ({_EARLIER})")
-_SKIPS = Spread(sd=0.0253, n=5, source=f"skips easy - hard ({_EARLIER}); another world")
-_ENTROPY = Spread(sd=0.2, n=None, source="assumed: entropies of runs differ by a fifth")
-_FLIPS = Spread(sd=0.01, n=None, source="assumed: one flip in a hundred rows")
+_ACCURACY = Spread(sd=0.0537, seeds=5, source=f"accuracy, FGRPO - GRPO ({_EARLIER})")
+_ACCURACY_THERE = _ACCURACY.model_copy(update={"source": f"{_ACCURACY.source}; another world"})
+_MIOU = Spread(sd=0.0433, seeds=5, source=f"mIoU, TempSamp-R1 - unrepaired ({_EARLIER})")
+_LEAST = Spread(sd=0.0602, seeds=5, source=f"least gain, G2RPO - GRPO ({_EARLIER})")
+_CONSISTENCY = Spread(sd=0.1325, seeds=5, source=f"consistency, FGRPO - GRPO ({_EARLIER})")
+_SKIPS = Spread(sd=0.0253, seeds=5, source=f"skips easy - hard ({_EARLIER}); another world")
+_ENTROPY = Spread(sd=0.2, source="assumed: entropies of runs differ by a fifth")
+_FLIPS = Spread(sd=0.01, source="assumed: one flip in a hundred rows")
 
-_ROOM = Gate(text="room: hard questions before RL", arm="uniform", measure="start accuracy hard", high=0.7)
-_MIXED = Gate(text="groups with a signal in the control, mean over steps", arm="uniform", measure="mixed groups", low=0.3)
+_ROOM = Premise(text="room: hard questions before RL", arm="uniform", measure="start accuracy hard", high=0.7)
 
 
-def _clipped(text: str, arm: str) -> Gate:
-    return Gate(text=text, arm=arm, measure="clipped above", low=0.001)
+def _clipped(text: str, arm: str) -> Premise:
+    return Premise(text=text, arm=arm, measure="clipped above", low=0.001)
 
 
 CLAIMS: dict[str, Claim] = {
@@ -38,24 +36,26 @@ CLAIMS: dict[str, Claim] = {
             says="Over tasks whose rewards are sparse, dense and heavy-tailed, advantages that are mapped to a normal law give "
             "each task its due where z-scores let some tasks dominate, so that one run improves all of them.",
             regime="pictures",
-            gates=(
-                Gate(text="mixed groups in the control", arm="grpo", measure="mixed groups", low=0.3),
-                Gate(text="z-scores pull unevenly over tasks", arm="grpo", measure="unevenness over tasks, GRPO", low=0.05),
-                Gate(text="no task at its ceiling: the control's best task at the end", arm="grpo", measure="end best task", high=0.95),
+            premises=(
+                Premise(text="mixed groups in the control", arm="grpo", measure="mixed groups", low=0.3),
+                Premise(text="z-scores pull unevenly over tasks", arm="grpo", measure="unevenness over tasks, GRPO", low=0.05),
+                Premise(text="no task at its ceiling: the control's best task at the end", arm="grpo", measure="end best task", high=0.95),
             ),
-            primary=Primary(
+            primary=Comparison(
                 text="area under the curve of the task that gains least",
                 arm="g2rpo",
-                than="grpo",
+                control="grpo",
                 measure="auc least gain",
                 delta=0.05,
                 spread=_LEAST,
             ),
             secondary=(
-                Secondary(text="mean score over tasks", arm="g2rpo", than="grpo", measure="auc score", margin=0.02),
-                Secondary(text="the task stage alone: least gain", arm="g2rpo_task", than="grpo", measure="auc least gain"),
-                Secondary(text="same groups: evenness over tasks", arm="grpo", than=None, measure="unevenness over tasks, GRPO - G2RPO"),
-                Secondary(text="same groups: nearness to a normal law", arm="grpo", than=None, measure="distance to normal, GRPO - G2RPO"),
+                Condition(text="mean score over tasks", arm="g2rpo", control="grpo", measure="auc score", margin=0.02),
+                Condition(text="the task stage alone: least gain", arm="g2rpo_task", control="grpo", measure="auc least gain"),
+                Condition(text="same groups: evenness over tasks", arm="grpo", control=None, measure="unevenness over tasks, GRPO - G2RPO"),
+                Condition(
+                    text="same groups: nearness to a normal law", arm="grpo", control=None, measure="distance to normal, GRPO - G2RPO"
+                ),
             ),
             shown=("good rows pushed down, GRPO", "good rows pushed down, G2RPO", "good rows pushed down, G2RPO task"),
         ),
@@ -68,23 +68,31 @@ CLAIMS: dict[str, Claim] = {
             "Lagrange multiplier keeps it, at no loss of accuracy, and does so better than the same term added or multiplied into "
             "the reward.",
             regime="spatial",
-            gates=(Gate(text="the control's right answers contradict their thoughts", arm="right", measure="end inconsistent", low=0.1),),
-            primary=Primary(
+            premises=(
+                Premise(text="the control's right answers contradict their thoughts", arm="right", measure="end inconsistent", low=0.1),
+            ),
+            primary=Comparison(
                 text="inconsistent thoughts of right answers, less than in the control",
                 arm="fgrpo",
-                than="right",
+                control="right",
                 measure="end inconsistent",
-                sign=-1,
+                direction="lower",
                 delta=0.1,
                 spread=_CONSISTENCY,
             ),
             secondary=(
-                Secondary(text="accuracy", arm="fgrpo", than="right", measure="auc accuracy", margin=0.03),
-                Secondary(
-                    text="inconsistent, less than multiplied", arm="fgrpo", than="multiplicative", measure="end inconsistent", sign=-1
+                Condition(text="accuracy", arm="fgrpo", control="right", measure="auc accuracy", margin=0.03),
+                Condition(
+                    text="inconsistent, less than multiplied",
+                    arm="fgrpo",
+                    control="multiplicative",
+                    measure="end inconsistent",
+                    direction="lower",
                 ),
-                Secondary(text="inconsistent, less than added", arm="fgrpo", than="additive", measure="end inconsistent", sign=-1),
-                Secondary(text="right and consistent", arm="fgrpo", than="right", measure="end right and consistent"),
+                Condition(
+                    text="inconsistent, less than added", arm="fgrpo", control="additive", measure="end inconsistent", direction="lower"
+                ),
+                Condition(text="right and consistent", arm="fgrpo", control="right", measure="end right and consistent"),
             ),
             shown=("start inconsistent", "end accuracy", "end tokens"),
         ),
@@ -96,15 +104,15 @@ CLAIMS: dict[str, Claim] = {
             says="After thought dropout in fine-tuning, GRPO without any reward for length learns when to think: it skips on easy "
             "questions more often than on hard ones, and writes less at equal accuracy.",
             regime="shell",
-            gates=(
-                Gate(
+            premises=(
+                Premise(
                     text="thoughts pay: RL on hard questions with thoughts minus answers alone",
                     arm="thinking",
-                    than="answers",
+                    control="answers",
                     measure="end accuracy hard",
                     low=0.2,
                 ),
-                Gate(
+                Premise(
                     text="both ways are sampled before RL: think rate",
                     arm="ton",
                     measure="sampled thoughts, first steps",
@@ -112,17 +120,19 @@ CLAIMS: dict[str, Claim] = {
                     high=0.9,
                 ),
             ),
-            primary=Primary(
+            primary=Comparison(
                 text="thoughts skipped, easy minus hard questions, after RL",
                 arm="ton",
-                than=None,
+                control=None,
                 measure="end skips easy - hard",
                 delta=0.2,
                 spread=_SKIPS,
             ),
             secondary=(
-                Secondary(text="tokens, fewer than with all thoughts", arm="ton", than="thinking", measure="end tokens", sign=-1),
-                Secondary(text="accuracy", arm="ton", than="thinking", measure="end accuracy", margin=0.02),
+                Condition(
+                    text="tokens, fewer than with all thoughts", arm="ton", control="thinking", measure="end tokens", direction="lower"
+                ),
+                Condition(text="accuracy", arm="ton", control="thinking", measure="end accuracy", margin=0.02),
             ),
             shown=("end thinks easy", "end thinks hard", "end accuracy hard"),
         ),
@@ -135,28 +145,28 @@ CLAIMS: dict[str, Claim] = {
             "that good answers of the policy get negative advantages, and non-linear shaping of the rewards repairs that and "
             "gives better localisation.",
             regime="grounding",
-            gates=(
-                Gate(text="sampled spans hit", arm="plain", measure="sampled temporal_iou, first steps", low=0.2, high=0.4),
-                Gate(text="but seldom fit: share above 0.8", arm="plain", measure="sampled temporal_iou > 0.8, first steps", high=0.05),
-                Gate(text="the row pushes good answers down", arm="ground_truth", measure="good rows pushed down, raw", low=0.2),
+            premises=(
+                Premise(text="sampled spans hit", arm="plain", measure="sampled temporal_iou, first steps", low=0.2, high=0.4),
+                Premise(text="but seldom fit: share above 0.8", arm="plain", measure="sampled temporal_iou > 0.8, first steps", high=0.05),
+                Premise(text="the row pushes good answers down", arm="ground_truth", measure="good rows pushed down, raw", low=0.2),
             ),
-            primary=Primary(
+            primary=Comparison(
                 text="area under the curve of mIoU, with shaping minus without",
                 arm="tempsamp",
-                than="ground_truth",
+                control="ground_truth",
                 measure="auc miou",
                 delta=0.03,
                 spread=_MIOU,
             ),
             secondary=(
-                Secondary(text="mIoU, better than GRPO", arm="tempsamp", than="plain", measure="auc miou"),
-                Secondary(
+                Condition(text="mIoU, better than GRPO", arm="tempsamp", control="plain", measure="auc miou"),
+                Condition(
                     text="same groups: fewer good answers pushed down",
                     arm="ground_truth",
-                    than=None,
+                    control=None,
                     measure="good rows pushed down, raw - shaped",
                 ),
-                Secondary(text="same groups: less |skewness|", arm="ground_truth", than=None, measure="|skewness|, raw - shaped"),
+                Condition(text="same groups: less |skewness|", arm="ground_truth", control=None, measure="|skewness|, raw - shaped"),
             ),
             shown=("end miou", "good rows pushed down, raw", "good rows pushed down, shaped"),
         ),
@@ -168,22 +178,22 @@ CLAIMS: dict[str, Claim] = {
             says="Training on short tasks before long ones gets further on long ones than uniform sampling. (The paper's method "
             "could not be read: the sampler is ours, and so is this claim in its precise form.)",
             regime="shell",
-            gates=(
+            premises=(
                 _ROOM,
-                Gate(text="levels differ: easy minus hard before RL", arm="uniform", measure="start easy - hard", low=0.2),
+                Premise(text="levels differ: easy minus hard before RL", arm="uniform", measure="start easy - hard", low=0.2),
             ),
-            primary=Primary(
+            primary=Comparison(
                 text="area under the curve of accuracy on hard questions",
                 arm="curriculum",
-                than="uniform",
+                control="uniform",
                 measure="auc accuracy hard",
                 delta=0.05,
                 spread=_ACCURACY_THERE,
             ),
             secondary=(
-                Secondary(text="better than long before short", arm="curriculum", than="reversed", measure="auc accuracy hard"),
-                Secondary(
-                    text="accuracy on all questions at the end", arm="curriculum", than="uniform", measure="end accuracy", margin=0.02
+                Condition(text="better than long before short", arm="curriculum", control="reversed", measure="auc accuracy hard"),
+                Condition(
+                    text="accuracy on all questions at the end", arm="curriculum", control="uniform", measure="end accuracy", margin=0.02
                 ),
             ),
             shown=("start accuracy hard", "end accuracy hard"),
@@ -196,23 +206,23 @@ CLAIMS: dict[str, Claim] = {
             says="With several rewards, z-scores of their sum make different combinations alike; normalising each reward by "
             "itself keeps them apart and reaches more of all of them.",
             regime="spatial",
-            gates=(
-                Gate(
+            premises=(
+                Premise(
                     text="the second reward is not had for nothing: inconsistent without it",
                     arm="right",
                     measure="end inconsistent",
                     low=0.1,
                 ),
             ),
-            primary=Primary(
+            primary=Comparison(
                 text="area under the curve of right and consistent answers",
                 arm="gdpo",
-                than="additive",
+                control="additive",
                 measure="auc right and consistent",
                 delta=0.05,
                 spread=_ACCURACY,
             ),
-            secondary=(Secondary(text="accuracy", arm="gdpo", than="additive", measure="auc accuracy", margin=0.03),),
+            secondary=(Condition(text="accuracy", arm="gdpo", control="additive", measure="auc accuracy", margin=0.03),),
             shown=("end right and consistent", "end inconsistent"),
         ),
         Claim(
@@ -223,24 +233,24 @@ CLAIMS: dict[str, Claim] = {
             says="A clip range that is wider above than below lets unlikely tokens gain probability, and keeps the policy's "
             "entropy from collapsing at no loss of accuracy (DAPO).",
             regime="shell",
-            gates=(
+            premises=(
                 _clipped("the control's upper bound cuts tokens", "clip_low"),
-                Gate(
+                Premise(
                     text="entropy falls in the control: end over start, as a logarithm",
                     arm="clip_low",
                     measure="log entropy fall",
                     high=-0.5,
                 ),
             ),
-            primary=Primary(
+            primary=Comparison(
                 text="logarithm of the mean entropy of the last third of the steps",
                 arm="clip_high",
-                than="clip_low",
+                control="clip_low",
                 measure="log entropy end",
                 delta=0.2,
                 spread=_ENTROPY,
             ),
-            secondary=(Secondary(text="accuracy", arm="clip_high", than="clip_low", measure="auc accuracy", margin=0.03),),
+            secondary=(Condition(text="accuracy", arm="clip_high", control="clip_low", measure="auc accuracy", margin=0.03),),
             shown=("clipped above", "entropy end", "end accuracy"),
         ),
         Claim(
@@ -251,16 +261,18 @@ CLAIMS: dict[str, Claim] = {
             says="One importance ratio per answer, clipped as a whole, trains more efficiently than a ratio per token when a "
             "batch is used for several updates.",
             regime="shell",
-            gates=(_ROOM, _clipped("the control's bounds cut tokens", "clip_low")),
-            primary=Primary(
+            premises=(_ROOM, _clipped("the control's bounds cut tokens", "clip_low")),
+            primary=Comparison(
                 text="area under the curve of accuracy",
                 arm="gspo",
-                than="clip_low",
+                control="clip_low",
                 measure="auc accuracy",
                 delta=0.05,
                 spread=_ACCURACY_THERE,
             ),
-            secondary=(Secondary(text="accuracy on hard questions at the end", arm="gspo", than="clip_low", measure="end accuracy hard"),),
+            secondary=(
+                Condition(text="accuracy on hard questions at the end", arm="gspo", control="clip_low", measure="end accuracy hard"),
+            ),
             shown=("clipped above", "end accuracy"),
         ),
         Claim(
@@ -271,17 +283,17 @@ CLAIMS: dict[str, Claim] = {
             says="Groups whose answers are all right or all wrong teach nothing; drawing others in their place reaches the same "
             "score in fewer steps (DAPO). It generates more per step; that is shown, and not held against it.",
             regime="shell",
-            gates=(_ROOM, Gate(text="groups without a signal in the control", arm="uniform", measure="mixed groups", high=0.7)),
-            primary=Primary(
+            premises=(_ROOM, Premise(text="groups without a signal in the control", arm="uniform", measure="mixed groups", high=0.7)),
+            primary=Comparison(
                 text="area under the curve of accuracy, over steps",
                 arm="dynamic",
-                than="uniform",
+                control="uniform",
                 measure="auc accuracy",
                 delta=0.05,
                 spread=_ACCURACY_THERE,
             ),
             secondary=(
-                Secondary(text="accuracy on hard questions at the end", arm="dynamic", than="uniform", measure="end accuracy hard"),
+                Condition(text="accuracy on hard questions at the end", arm="dynamic", control="uniform", measure="end accuracy hard"),
             ),
             shown=("mixed groups", "batches per step"),
         ),
@@ -293,21 +305,24 @@ CLAIMS: dict[str, Claim] = {
             says="In small groups the mean is a noisy baseline, and many rollouts get an advantage of the wrong sign; the median "
             "of one rollout more, which then does not train, flips fewer.",
             regime="pictures",
-            gates=(
-                Gate(text="mixed groups", arm="grpo", measure="mixed groups", low=0.3),
-                Gate(text="the mean of four flips signs", arm="grpo", measure="flipped signs, mean", low=0.03),
+            premises=(
+                Premise(text="mixed groups", arm="grpo", measure="mixed groups", low=0.3),
+                Premise(text="the mean of four flips signs", arm="grpo", measure="flipped signs, mean", low=0.03),
             ),
-            primary=Primary(
+            primary=Comparison(
                 text="same groups: flipped signs, mean of four minus median of five",
                 arm="grpo",
-                than=None,
+                control=None,
                 measure="flipped signs, mean - median",
                 delta=0.02,
                 spread=_FLIPS,
             ),
             secondary=(
-                Secondary(
-                    text="same groups: against the mean of five", arm="grpo", than=None, measure="flipped signs, mean of one more - median"
+                Condition(
+                    text="same groups: against the mean of five",
+                    arm="grpo",
+                    control=None,
+                    measure="flipped signs, mean of one more - median",
                 ),
             ),
             shown=("flipped signs, mean", "flipped signs, mean of one more", "flipped signs, median"),

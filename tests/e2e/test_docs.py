@@ -1,7 +1,7 @@
 """Every block of the documentation is checked: recipes load, commands parse, code compiles and its imports are there.
 
 A block says how it is checked behind its language: `yaml recipe`, `yaml fragment=stages.rl` (merged into a minimal recipe there,
-with `plugin=MODULE` if it needs one, and `needs=PACKAGE` or `needs=browser` where it is skipped without), `yaml suite`,
+with `plugin=MODULE` if it needs one, and `needs=PACKAGE` or `needs=browser` where it is skipped without), `yaml suite`, `yaml study`,
 `python quote=FILE` and `html quote=FILE` (its lines stand in that file), `python imports` (they are there; with `needs=PACKAGE` likewise),
 `python run`. A block that no rule knows fails.
 """
@@ -28,6 +28,8 @@ from vlmrl.data.row import parse_row
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path
 from vlmrl.extras.agents.browser.process import find_browser
+from vlmrl.extras.study.plan import Plan
+from vlmrl.extras.study.read import read_study
 from vlmrl.paths import find
 
 ALLOWED = {
@@ -84,13 +86,16 @@ def yaml_block(block: Block, folder: Path) -> None:
     elif kind == "suite":
         (folder / "suite.yaml").write_text(block.text, encoding="utf-8")
         load_suite(folder / "suite.yaml")
+    elif kind == "study":
+        (folder / "study.yaml").write_text(block.text, encoding="utf-8")
+        Plan(read_study(folder / "study.yaml"), folder).recipes()
     elif kind == "protocol":
         (folder / "theirs.yaml").write_text(block.text, encoding="utf-8")
         tasks = ", ".join(yaml.safe_load(block.text)["tasks"])
         (folder / "suite.yaml").write_text(f"id: s\nversion: 1\nprotocol: theirs\ntasks: [{tasks}]\n", encoding="utf-8")
         load_suite(folder / "suite.yaml")
     else:
-        raise AssertionError(f"{block}: say behind 'yaml' how it is checked: recipe, fragment=PATH, suite or protocol")
+        raise AssertionError(f"{block}: say behind 'yaml' how it is checked: recipe, fragment=PATH, suite, study or protocol")
 
 
 def quoted(block: Block, file: str) -> None:

@@ -20,6 +20,7 @@ YOURS = {
     "eval": "a checkpoint",
     "publish": "a checkpoint, and a hub",
     "serve": "a checkpoint, or vLLM; tests/unit/extras/serve",
+    "study": "minutes: tests/unit/extras/study",
     "view": "a run; tests/e2e/test_app_views.py",
     "train": "minutes: tests/e2e/test_train_command.py",
     "tools": "minutes, or an environment's processes: tests/e2e/test_train_command.py, tests/unit/extras/agents/test_cli_env.py",
@@ -41,6 +42,8 @@ def why_not(words: list[str], made: set[str]) -> str | None:
     """Why a command is not run; None for one that is. `made`: recipes that the block has made before."""
     if words[0].startswith("--") or words[-1] == "--help":
         return None
+    if words[0] == "study" and "--plan" in words and find("study", words[1]) is not None:
+        return None  # it says what it can tell, and runs nothing
     if words[0] in YOURS:
         return YOURS[words[0]]
     given = parse_vlmrl(words)

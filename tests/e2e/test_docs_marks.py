@@ -455,6 +455,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/scaling.md", "Which engine when"): "prose; tests/unit/extras/plan/test_plan_memory.py",
     ("docs/scaling.md", "Four models on 1, 8 and 64 GPUs"): "tests/unit/extras/plan/test_plan_page.py",
     ("docs/serving.md", "Evaluating a served model"): "prose; tests/agreement/test_vllm_endpoint.py",
+    ("docs/study.md", "*"): "tests/unit/extras/study/test_study_read.py, tests/unit/extras/study/test_study_stats.py",
     ("docs/trl.md", "Differences in convention"): "numbers; tests/agreement/test_trl.py",
     ("docs/trl.md", "*"): arguments_of_trl,
 }

@@ -37,6 +37,7 @@ COMMANDS = (
     "vlmrl.cli.train",
     "vlmrl.cli.eval",
     "vlmrl.extras.seeds.command",
+    "vlmrl.extras.study.command",
     "vlmrl.extras.pages.view.command",
     "vlmrl.extras.serve.command",
     "vlmrl.extras.publish.command",

@@ -75,7 +75,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     shown = re.findall(r"^│ (\w+) {2,}", done.stdout.partition("Commands")[2], re.M)
-    assert shown == [*TEN, "tools"]
+    assert shown == [*ELEVEN, "tools"]
 
 
 def test_tools_are_those_that_fit_nowhere_else():
@@ -83,7 +83,7 @@ def test_tools_are_those_that_fit_nowhere_else():
 
 
 COMMANDS: dict[str, Any] = get_command(cli.app).commands  # pyright: ignore[reportAttributeAccessIssue]
-TEN = ("new", "check", "plan", "train", "eval", "compare", "view", "serve", "publish", "list")
+ELEVEN = ("new", "check", "plan", "train", "eval", "compare", "study", "view", "serve", "publish", "list")
 LIGHT = (
     ("list", "recipes"),
     ("list", "suites"),

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from benchmarks.claims import mechanisms
-from benchmarks.claims.recorder import FILE, claims_recorder, read_steps
+from benchmarks.claims.recorder import claims_recorder, groups_file, read_steps
 from benchmarks.common import BenchmarkError
 from tests.support.builders import GivenInputs
 from vlmrl.algo.inputs import AdvantageInputs
+from vlmrl.extras.study.plan import RUN
 
 
 def inputs(rewards, *, own=None, tasks=None, group=None, progress: float = 0.0, column: str = "iou") -> AdvantageInputs:
@@ -44,8 +45,8 @@ def record(x: AdvantageInputs) -> None:
 
 
 def test_what_is_recorded_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "groups.jsonl"
-    monkeypatch.setenv(FILE, str(path))
+    path = groups_file(tmp_path / "plain-s0")
+    monkeypatch.setenv(RUN, str(tmp_path / "plain-s0"))
     first = inputs([[0.25, 1.0], [math.nan, 0.5]], own=[True, False, True, True])
     record(inputs([[0.9, 0.9]], progress=0.5))
     record(first)
@@ -58,8 +59,8 @@ def test_what_is_recorded_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "groups.jsonl"
-    monkeypatch.setenv(FILE, str(path))
+    path = groups_file(tmp_path / "plain-s0")
+    monkeypatch.setenv(RUN, str(tmp_path / "plain-s0"))
     record(inputs([[0.0, 1.0]]))
     with path.open("a") as file:
         file.write('\n{"progress": 0.5, "rewa')
@@ -74,8 +75,8 @@ def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_recorder_without_a_file_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(FILE, raising=False)
-    with pytest.raises(ValueError, match=FILE):
+    monkeypatch.delenv(RUN, raising=False)
+    with pytest.raises(ValueError, match=RUN):
         record(inputs([[0.0, 1.0]]))
 
 
@@ -155,8 +156,8 @@ def test_flipped_signs_by_hand() -> None:
 
 
 def test_a_recorded_line_is_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(FILE, str(tmp_path / "g"))
+    monkeypatch.setenv(RUN, str(tmp_path / "g"))
     record(inputs([[math.nan, 0.5]]))
-    line = json.loads((tmp_path / "g").read_text().strip())
+    line = json.loads(groups_file(tmp_path / "g").read_text().strip())
     assert line["rewards"] == [[None], [0.5]]
     assert line["columns"] == ["iou"]

@@ -1,4 +1,4 @@
-"""benchmarks/claims/stats.py against scipy, the noncentral t distribution, and numbers by hand."""
+"""vlmrl.extras.study.stats.py against scipy, the noncentral t distribution, and numbers by hand."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks.claims.stats import (
+from vlmrl.extras.study.looks import bounds, levels
+from vlmrl.extras.study.power import power, power_of_looks, seeds_for
+from vlmrl.extras.study.stats import (
     HOLDS,
     NO_EFFECT,
     NO_PREMISE,
+    ONCE,
     OPEN,
     area,
     decide,
     estimate,
     p_above,
     p_below,
-    power,
     remark,
     tost,
     upper_sd,
@@ -146,3 +148,42 @@ def test_area_by_hand() -> None:
 def test_an_area_lies_between_the_heights(heights) -> None:
     found = area([(10.0 * i, height) for i, height in enumerate(heights)])
     assert min(heights) - 1e-12 <= found <= max(heights) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("spending", "expected"),
+    [
+        ("obrien_fleming", [4.8769, 3.3569, 2.6803, 2.2898, 2.0310]),
+        ("pocock", [2.4380, 2.4268, 2.4101, 2.3966, 2.3859]),
+    ],
+)
+def test_bounds_of_five_looks_are_those_of_the_tables(spending, expected) -> None:
+    """Lan and DeMets' spending functions, five equal steps of information, 5% two-sided: the values that every program prints."""
+    assert bounds([0.2, 0.4, 0.6, 0.8, 1.0], spending) == pytest.approx(expected, abs=3e-4)
+
+
+def test_one_look_has_the_plain_level() -> None:
+    assert bounds([1.0], "pocock") == pytest.approx([stats.norm.isf(0.025)])
+    assert levels((7,), "obrien_fleming") == levels((7,), None) == [ONCE]
+
+
+@pytest.mark.parametrize("spending", ["obrien_fleming", "pocock"])
+def test_looks_together_err_as_seldom_as_one(spending) -> None:
+    """Student's t at the levels of normal bounds is an approximation, a little too free for few seeds."""
+    looks = (4, 7, 10)
+    at = levels(looks, spending)
+    without = power_of_looks(0.0, 1.0, looks, 1e-9, at, experiments=40_000)
+    assert 0.022 < without.holds < 0.031
+    assert 0.045 < power_of_looks(1.0, 1.0, looks, 1.0, at, experiments=40_000).no_effect < 0.058
+    # five looks at the plain level would err far more often
+    naive = power_of_looks(0.0, 1.0, looks, 1e-9, [ONCE] * 3, experiments=40_000)
+    assert naive.holds > 0.04
+
+
+def test_seeds_that_are_wanted() -> None:
+    wanted = seeds_for(0.05, 0.05, 0.05)
+    assert wanted is not None
+    assert power(0.05, 0.05, wanted, 0.05).holds >= 0.8 > power(0.05, 0.05, wanted - 1, 0.05).holds
+    # d = 1 at 2.5% one-sided: 10 of the noncentral t; 5% of the experiments are excluded, which takes some of them
+    assert wanted == pytest.approx(10, abs=1)
+    assert seeds_for(0.001, 1.0, 0.001) is None

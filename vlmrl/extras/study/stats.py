@@ -1,9 +1,8 @@
-"""Statistics of the claims benchmark, as pure functions: intervals of paired differences, tests against 0 and against delta, power.
+"""Statistics of a study, as pure functions: intervals of paired differences, tests against 0 and against delta, verdicts, power.
 
-Every measure is one number per run; an effect is the difference of two arms with the same seed, and seeds are independent (base model,
-order of rows and sampling all follow the seed). Intervals are Student's t over the seeds' differences, not bootstraps: with eight seeds a
-percentile bootstrap covers less than it says and BCa has eight values to estimate its skew from, while each difference is itself a mean
-over hundreds of answers, so that it is near enough to a normal law.
+Every measure is one number per run; an effect is the difference of two arms with the same seed, and seeds are independent. Intervals are
+Student's t over the seeds' differences, not bootstraps: with eight seeds a percentile bootstrap covers less than it says and BCa has eight
+values to estimate its skew from, while each difference is a mean over hundreds of answers, so that it is near enough to a normal law.
 """
 
 from __future__ import annotations
@@ -20,9 +19,22 @@ HOLDS, NO_EFFECT, OPEN, NO_PREMISE = "holds", "no effect above delta", "cannot b
 Verdict = Literal["holds", "no effect above delta", "cannot be told", "premise not met"]
 
 
+@dataclass(frozen=True)
+class Level:
+    """What a verdict may be wrong by; smaller at each of several looks (`looks.levels`)."""
+
+    interval: float = ALPHA
+    """Two-sided, of the interval that lies above 0."""
+    excluded: float = ALPHA
+    """One-sided, of the test that excludes an effect of delta."""
+
+
+ONCE = Level()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Mean of independent values with its 95% t interval, and the spread that tests go by."""
+    """Mean of independent values with its t interval, and the spread that tests go by."""
 
     mean: float
     low: float
@@ -37,12 +49,13 @@ class Estimate:
         return self.sd / math.sqrt(self.n)
 
 
-def estimate(values: Sequence[float], resolution: float = 0.0) -> Estimate:
-    """Mean and 95% t interval of the values of independent seeds; an infinite interval for fewer than two.
+def estimate(values: Sequence[float], resolution: float = 0.0, alpha: float = ALPHA) -> Estimate:
+    """Compute mean and t interval of the values of independent seeds; an infinite interval for fewer than two.
 
     Args:
         resolution: what one held-out answer more or less changes in the measure. The deviation is taken to be at least so large: that all
             seeds agree to the last answer does not mean that nothing is left to know.
+        alpha: 1 minus the confidence of the interval.
 
     Raises:
         ValueError: no values, or one that is not finite.
@@ -57,12 +70,12 @@ def estimate(values: Sequence[float], resolution: float = 0.0) -> Estimate:
     if n < 2:
         return Estimate(mean=mean, low=-math.inf, high=math.inf, sd=math.nan, n=n)
     sd = max(stdev(values), resolution)
-    half = float(stats.t.ppf(1 - ALPHA / 2, n - 1)) * sd / math.sqrt(n)
+    half = float(stats.t.ppf(1 - alpha / 2, n - 1)) * sd / math.sqrt(n)
     return Estimate(mean=mean, low=mean - half, high=mean + half, sd=sd, n=n)
 
 
 def p_above(found: Estimate, bound: float) -> float:
-    """One-sided p value of the t test of "the mean is at most `bound`" against "it is above"; 1 for one value."""
+    """Compute the one-sided p value of the t test of "the mean is at most `bound`" against "it is above"; 1 for one value."""
     from scipy import stats
 
     if found.n < 2:
@@ -73,13 +86,13 @@ def p_above(found: Estimate, bound: float) -> float:
 
 
 def p_below(found: Estimate, bound: float) -> float:
-    """One-sided p value of the t test of "the mean is at least `bound`" against "it is below"; 1 for one value."""
+    """Compute the one-sided p value of the t test of "the mean is at least `bound`" against "it is below"; 1 for one value."""
     mirrored = Estimate(mean=-found.mean, low=-found.high, high=-found.low, sd=found.sd, n=found.n)
     return p_above(mirrored, -bound)
 
 
 def tost(found: Estimate, delta: float) -> float:
-    """p value of the two one-sided tests that the mean lies within (-delta, delta): the larger of the two.
+    """Compute the p value of the two one-sided tests (TOST) that the mean lies within (-delta, delta): the larger of the two.
 
     Raises:
         ValueError: delta is not positive.
@@ -89,22 +102,26 @@ def tost(found: Estimate, delta: float) -> float:
     return max(p_above(found, -delta), p_below(found, delta))
 
 
-def decide(found: Estimate | None, delta: float, *, premise: bool) -> Verdict:
-    """What a claim's primary condition says. `found`: the effect in the direction that the claim says, or None without numbers.
+def decide(found: Estimate | None, delta: float, *, premise: bool, level: Level = ONCE) -> Verdict:
+    """Decide by a comparison's primary measure.
 
     `no effect above delta` comes first: an effect that is surely smaller than delta is none that matters here, be it above 0 or not.
+
+    Args:
+        found: the effect in the direction that is asked for, with an interval of this level; None without numbers.
+        premise: whether all premises are met.
     """
     if not premise:
         return NO_PREMISE
     if found is None:
         return OPEN
-    if p_below(found, delta) < ALPHA:
+    if p_below(found, delta) < level.excluded:
         return NO_EFFECT
     return HOLDS if found.low > 0 else OPEN
 
 
 def remark(found: Estimate, delta: float) -> str:
-    """What more can be said of an effect for which no effect above delta is told; empty where there is nothing."""
+    """Say what more is known of an effect for which no effect above delta is told; empty where there is nothing."""
     if found.high < 0:
         return "the opposite: the whole interval is below 0"
     if found.low > 0:
@@ -113,8 +130,8 @@ def remark(found: Estimate, delta: float) -> str:
 
 
 def upper_sd(sd: float, n: int, confidence: float = 0.8) -> float:
-    """Upper one-sided confidence limit of a deviation that was estimated from n values: what a number of seeds should be planned with,
-    since a deviation of few runs is too small as often as it is too large (R. Browne, 1995).
+    """Compute the upper one-sided confidence limit of a deviation that was estimated from n values: what a number of seeds is planned with,
+    since a deviation of few runs is too small as often as it is too large (R. Browne, Statistics in Medicine 14, 1995).
 
     Raises:
         ValueError: fewer than two values.
@@ -126,38 +143,8 @@ def upper_sd(sd: float, n: int, confidence: float = 0.8) -> float:
     return sd * math.sqrt((n - 1) / float(stats.chi2.ppf(1 - confidence, n - 1)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Power:
-    """Shares of simulated experiments that end with each verdict, where the premise is met."""
-
-    holds: float
-    no_effect: float
-
-    @property
-    def cannot_be_told(self) -> float:
-        return 1 - self.holds - self.no_effect
-
-
-def power(effect: float, sd: float, n: int, delta: float, *, seed: int = 0, experiments: int = 20_000) -> Power:
-    """Verdicts of simulated experiments: n normal differences with this mean and deviation, judged as by `decide`.
-
-    Raises:
-        ValueError: fewer than two seeds, or a deviation that is not positive.
-    """
-    import numpy as np
-    from scipy import stats
-
-    if n < 2 or sd <= 0:
-        raise ValueError(f"power: needs two seeds or more and a positive deviation, got n={n}, sd={sd}")
-    draws = np.random.default_rng(seed).normal(effect, sd, size=(experiments, n))
-    mean, error = draws.mean(1), draws.std(1, ddof=1) / math.sqrt(n)
-    none = mean + float(stats.t.ppf(1 - ALPHA, n - 1)) * error < delta
-    holds = (mean - float(stats.t.ppf(1 - ALPHA / 2, n - 1)) * error > 0) & ~none
-    return Power(holds=float(holds.mean()), no_effect=float(none.mean()))
-
-
 def area(points: Sequence[tuple[float, float]]) -> float:
-    """Mean height of the curve through (x, y), by the trapezoid rule: the area under it over its width.
+    """Compute the mean height of the curve through (x, y), by the trapezoid rule: the area under it over its width.
 
     Raises:
         ValueError: fewer than two points, or x that do not rise.

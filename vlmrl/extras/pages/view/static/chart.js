@@ -121,7 +121,7 @@ function dots(rows) {
       svg("path", { class: "axis", d: "M4 8H196" }),
       one.interval ? svg("path", { class: `whisker c${one.colour}`, d: `M${at(one.low)} 8H${at(one.high)}` }) : null,
       typeof one.mean === "number" ? svg("path", { class: `whisker mean c${one.colour}`, d: `M${at(one.mean)} 3V13` }) : null),
-    estimate(one)[0], el("small", {}, one.interval)]));
+    estimate(one)[0], el("small", {}, one.interval || (one.why ? `(${one.why})` : ""))]));
 }
 
 const LEVELS = 8;

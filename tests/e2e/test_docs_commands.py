@@ -21,7 +21,7 @@ YOURS = {
     "publish": "a checkpoint, and a hub",
     "serve": "a checkpoint, or vLLM; tests/unit/extras/serve",
     "study": "minutes: tests/unit/extras/study",
-    "view": "a run; tests/e2e/test_view_browser.py",
+    "view": "a run; tests/e2e/test_app_views.py",
     "train": "minutes: tests/e2e/test_train_command.py",
     "tools": "minutes, or an environment's processes: tests/e2e/test_train_command.py, tests/unit/extras/agents/test_cli_env.py",
 }

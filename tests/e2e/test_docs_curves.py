@@ -132,7 +132,7 @@ def test_limits_are_those_of_the_code() -> None:
 
 def test_the_curves_of_a_report_are_on_the_page() -> None:
     """What a report draws is explained."""
-    from vlmrl.extras.pages.charts import LINES
+    from vlmrl.extras.pages.documents.curves import LINES
 
     named = {re.sub(r"<[^>]*>", "*", mark) for _, mark in inline(PAGE)}
     assert {name for _, _, names in LINES for name in names} <= named

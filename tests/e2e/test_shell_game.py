@@ -13,7 +13,7 @@ from benchmarks.learning import toy_video
 from tests.support import runs
 from vlmrl.config.load import load
 from vlmrl.config.schema import ToyWorldSection
-from vlmrl.extras.pages.run_page import write_report
+from vlmrl.extras.pages.view.save import write_page
 from vlmrl.extras.toy.kinds import make_world
 
 REWARDS = [{"name": "exact"}, {"name": "right_without_thought", "weight": 0.5}, {"name": "format", "weight": 0.1}]
@@ -47,7 +47,7 @@ def test_killed_and_resumed_with_the_same_bits(tiny_files: tuple[Path, Path], sh
     prefix = "completions/think_rate/"
     seen = {key.removeprefix(prefix) for line in metrics(whole) for key in line if key.startswith(prefix)}
     assert seen == {"easy", "medium", "hard"}
-    text = write_report(runs.run_dir(whole)).read_text(encoding="utf-8")
+    text = write_page(runs.run_dir(whole)).read_text(encoding="utf-8")
     assert "By how hard questions are" in text
     assert "On hard questions accuracy" in text
 

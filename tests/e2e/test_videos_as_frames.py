@@ -13,7 +13,7 @@ from PIL import Image
 from tests.support import runs
 from vlmrl.config.schema import Config
 from vlmrl.evals.score.records import read_records
-from vlmrl.extras.pages.check_page import CheckRows, write_check_page
+from vlmrl.extras.pages.documents.check import CheckRows
 from vlmrl.media.video import read_video
 from vlmrl.methods import method_problems
 from vlmrl.run.audit import audit
@@ -81,7 +81,7 @@ def test_check_reads_pictures_as_it_reads_files(tiny_files: tuple[Path, Path], t
     page = CheckRows(budget=cfg.data.max_prompt_tokens)
     report = audit(cfg, model=str(tiny_files[0]), data=data, ui=Ui(quiet=True), page=page)
     assert not report.problems
-    text = write_check_page(tmp_path / "check.html", page).read_text(encoding="utf-8")
+    text = page.write(tmp_path / "check.html").read_text(encoding="utf-8")
     assert "data:image/" in text
     assert "toy-train-" in text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import subprocess
 import threading
@@ -12,22 +11,22 @@ from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 
-BROWSER = next(
-    (found for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
+from vlmrl.extras.agents.browser.process import find_browser
+
+BROWSER = find_browser()
 TOKEN = "token-of-the-tests-0123456789"
 
 
 @contextmanager
-def served(*runs: Path) -> Iterator[str]:
-    """The address of a viewer of these runs, without its token."""
+def served(*folders: Path) -> Iterator[str]:
+    """The address of a viewer of these folders, without its token."""
     import uvicorn
 
     from vlmrl.extras.pages.view.app import make_app
-    from vlmrl.extras.pages.view.run import RunView
+    from vlmrl.extras.pages.view.view import View
 
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(make_app([RunView(path) for path in runs], TOKEN), log_level="warning", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(make_app(View(folders), TOKEN), log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

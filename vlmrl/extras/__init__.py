@@ -41,10 +41,10 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     },
     "names of columns": {"usual": "vlmrl.extras.importers.hints:USUAL"},
     "page": {
-        "run": "vlmrl.extras.pages.run_page:write_report",
+        "run": "vlmrl.extras.pages.view.save:write_page",
         "evaluation": "vlmrl.extras.pages.pictures:PictureRecorder",
-        "comparison": "vlmrl.extras.pages.eval_page:write_comparison",
-        "check": "vlmrl.extras.pages.check_page:CheckRows",
+        "comparison": "vlmrl.extras.pages.view.save:write_comparison",
+        "check": "vlmrl.extras.pages.documents.check:CheckRows",
         "answer": "vlmrl.extras.pages.drawn:draw_answer",
         "replay": "vlmrl.extras.agents.replay_page:write_replay",
     },

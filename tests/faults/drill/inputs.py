@@ -25,14 +25,12 @@ HARMFUL = [
     "toy", "run", "rl@3", "SFT", "sft", "x" * 300, "a b", "ü", "-rf", ".hidden",
 ]  # fmt: skip
 PAYLOADS = (
-    "tests/unit/extras/pages/test_evals_html.py::test_the_report_is_one_whole_page_that_asks_for_nothing_outside",
-    "tests/unit/extras/pages/test_evals_html.py::test_text_of_models_and_rows_cannot_become_markup_or_control_anything",
-    "tests/unit/extras/pages/test_evals_html.py::test_stage_names_cannot_leave_the_script_block",
-    "tests/unit/extras/pages/test_evals_html.py::test_safe_names_stay_in_the_folder_and_differ",
-    "tests/unit/extras/pages/test_evals_check_page.py::test_the_page_is_whole_and_asks_for_nothing",
-    "tests/e2e/test_report_browser.py::test_the_report_opens_at_a_link_without_errors_and_asks_for_nothing",
-    "tests/e2e/test_report_browser.py::test_a_page_that_asks_for_something_is_seen",
-    "tests/e2e/test_report_browser.py::test_no_page_refers_to_elsewhere",
+    "tests/unit/extras/pages/view/test_view_save.py::test_a_page_is_one_file_with_its_pictures",
+    "tests/unit/extras/pages/view/test_view_save.py::test_a_site_loads_nothing_from_elsewhere",
+    "tests/unit/extras/pages/view/test_view_save.py::test_texts_of_models_and_rows_cannot_become_markup",
+    "tests/unit/extras/pages/view/test_view_save.py::test_what_a_model_said_is_spelled_out",
+    "tests/unit/extras/pages/test_kept_frames.py::test_safe_names_stay_in_the_folder_and_differ",
+    "tests/unit/extras/pages/documents/test_check_document.py::test_the_page_is_whole_and_asks_for_nothing",
 )
 
 

@@ -170,10 +170,10 @@ def error_classes() -> list[type[VlmrlError]]:
 def test_every_error_ends_with_its_own_code(run, monkeypatch, tmp_path, kind):
     error = kind("reason", "text") if kind in (MediaError, RowError) else kind("text")
 
-    def write_report(path: Path, to: Path) -> Path:
+    def items_of(paths: list[Path]) -> None:
         raise error
 
-    double(monkeypatch, "vlmrl.extras.pages.run_page", write_report=write_report)
+    double(monkeypatch, "vlmrl.extras.pages.documents.folder", items_of=items_of)
     code, _, err = run("view", str(tmp_path), "--save", str(tmp_path))
     assert code == kind.exit_code
     assert "text" in err
@@ -181,10 +181,10 @@ def test_every_error_ends_with_its_own_code(run, monkeypatch, tmp_path, kind):
 
 
 def test_defects_keep_their_traceback(monkeypatch, tmp_path):
-    def write_report(path: Path, to: Path) -> Path:
+    def items_of(paths: list[Path]) -> None:
         raise ZeroDivisionError("a defect")
 
-    double(monkeypatch, "vlmrl.extras.pages.run_page", write_report=write_report)
+    double(monkeypatch, "vlmrl.extras.pages.documents.folder", items_of=items_of)
     monkeypatch.setattr(sys, "argv", ["vlmrl", "view", str(tmp_path), "--save", str(tmp_path)])
     with pytest.raises(ZeroDivisionError):
         cli.main()

@@ -17,8 +17,7 @@ from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import Record, Think
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import interval_text, level_cells, table
-from vlmrl.extras.pages import run_page
-from vlmrl.extras.pages.runfiles import load_run
+from vlmrl.extras.pages.view.view import View
 
 CATEGORY = {0: "easy", 2: "medium", 3: "medium", 4: "hard", 10: "hard"}
 
@@ -177,19 +176,18 @@ def make_run(path: Path, stages: dict[str, list[Record]]) -> Path:
 
 
 def test_the_report_has_the_rows_of_the_terminal(tmp_path: Path) -> None:
-    run = load_run(make_run(tmp_path / "run", STAGES))
-    found, text = level_table(run.records, 3), run_page.render(run)
+    found = level_table(STAGES, 3)
     assert found is not None
-    page = run_page.page(run)["levels"]
-    assert [[row["name"], str(row["n"])] + [f"{c['mean']} {c['interval']}".strip() for c in row["cells"]] for row in page["rows"]] == (
-        level_cells(found)[1:]
-    )
-    assert text.count("<td>easy (first 0)</td>") == 1
-    assert '<th colspan="3">' in text
-    assert LABELS["tokens"] in page["header"]
+    tables = View([make_run(tmp_path / "run", STAGES)]).document("run/run")["tables"]
+    (shown,) = (one for one in tables if one["title"] == "By how hard questions are")
+    # an interval without width is none on the page
+    assert [[row[0], row[1], *(cell["text"] for cell in row[2:])] for row in shown["rows"]] == [
+        [cell.split(" [")[0] if n > 1 else cell for n, cell in enumerate(row)] for row in level_cells(found)[1:]
+    ]
+    assert [row[0] for row in shown["rows"]].count("easy (first 0)") == 1
+    assert f"{LABELS['tokens']} after RL" in shown["header"]
 
 
 def test_reports_without_levels_have_no_such_table(tmp_path: Path) -> None:
-    run = load_run(make_run(tmp_path / "run", {name: without(rows, "category", "difficulty") for name, rows in STAGES.items()}))
-    assert run_page.page(run)["levels"] is None
-    assert "By how hard questions are" not in run_page.render(run)
+    run = make_run(tmp_path / "run", {name: without(rows, "category", "difficulty") for name, rows in STAGES.items()})
+    assert "By how hard questions are" not in [one["title"] for one in View([run]).document("run/run")["tables"]]

@@ -10,8 +10,7 @@ from vlmrl.evals.score.paired import compare
 from vlmrl.evals.score.summary import summarize
 from vlmrl.evals.score.table import difference_text, interval_text
 from vlmrl.evals.score.verdict import verdict
-from vlmrl.extras.pages import run_page
-from vlmrl.extras.pages.runfiles import load_run
+from vlmrl.extras.pages.view.view import View
 
 
 def test_the_hardest_and_the_easiest_questions_before_and_after_the_last_stage() -> None:
@@ -80,12 +79,8 @@ def test_evaluations_within_the_last_stage_are_no_stages() -> None:
     assert verdict(within, 0) == verdict(STAGES, 0)
 
 
-def test_it_stands_at_the_top_of_the_report(tmp_path: Path) -> None:
-    run = load_run(make_run(tmp_path / "run", STAGES))
-    text = run_page.render(run)
-    said = " ".join(verdict(run.records, 3))
-    assert said in text
-    assert text.index(said) < text.index('<section id="results">')
-    plain = load_run(make_run(tmp_path / "plain", {name: without(rows, "category", "difficulty") for name, rows in STAGES.items()}))
-    assert run_page.page(plain)["verdict"] == []
-    assert 'class="verdict"' not in run_page.render(plain)
+def test_it_is_told_in_the_report(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", STAGES)
+    assert View([run]).document("run/run")["detail"] == verdict(STAGES, 3)
+    plain = make_run(tmp_path / "plain", {name: without(rows, "category", "difficulty") for name, rows in STAGES.items()})
+    assert View([plain]).document("run/plain")["detail"] == []

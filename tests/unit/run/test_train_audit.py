@@ -12,7 +12,7 @@ import pytest
 from tests.support.tiny import make_files
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError, DataError
-from vlmrl.extras.pages.check_page import CheckRows, write_check_page
+from vlmrl.extras.pages.documents.check import CheckRows
 from vlmrl.methods import registries
 from vlmrl.run import audit as audit_module
 from vlmrl.run.audit import AuditReport, audit
@@ -277,7 +277,7 @@ def test_rows_to_look_at_with_the_worst_first(files, tmp_path):
     page = CheckRows(budget=8192)
     audit(config(name, data={"max_bad_rows": 0.5}), model=str(files[0]), data=world, ui=Ui(quiet=True), page=page)
     assert [(row.reason, row.frames is not None) for row in page.rows] == [("json", False), ("", True), ("", True), ("overlong", True)]
-    text = write_check_page(tmp_path / "look.html", page).read_text()
+    text = page.write(tmp_path / "look.html").read_text()
     places = [text.index(f"look.jsonl:{line}") for line in (3, 4, 1)]
     assert max(places[:2]) < places[2]
     assert "http:" not in text.replace("http://www.w3.org/", "")

@@ -6,7 +6,7 @@ the records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -61,19 +61,19 @@ class Summary:
         return out | {f"{m}/{part}": x.mean for part, summary in self.parts.items() for m, x in summary.metrics.items()}
 
 
-def summarize(records: Sequence[Record], seed: int, *, parts: bool = True) -> Summary:
+def summarize(records: Sequence[Record], seed: int, *, parts: bool = True, only: Collection[str] | None = None) -> Summary:
     """Summarise every metric that applies with its interval, of all records and, unless told otherwise, of their parts. `seed` decides
-    the resampling."""
+    the resampling; `only` names the metrics that are wanted."""
     chosen = parts_of(records) if parts else {}
-    return _summarize(records, seed, {part: _summarize(rows, seed, {}) for part, rows in chosen.items()})
+    return _summarize(records, seed, {part: _summarize(rows, seed, {}, only) for part, rows in chosen.items()}, only)
 
 
-def _summarize(records: Sequence[Record], seed: int, parts: Mapping[str, Summary]) -> Summary:
+def _summarize(records: Sequence[Record], seed: int, parts: Mapping[str, Summary], only: Collection[str] | None) -> Summary:
     from vlmrl.metrics.intervals import mean_interval  # what only checks a recipe computes none
 
     answers = by_sample(records)
     metrics: dict[str, Interval] = {}
-    for name, found in metric_values(answers).items():
+    for name, found in metric_values(answers, only).items():
         values, clusters = [value for value, _ in found.values()], [cluster for _, cluster in found.values()]
         # a generator per metric: adding a metric moves no other one's interval
         bounds = mean_interval(values, rng.generator(seed, "bootstrap", name), clusters, shares=name not in AVERAGES)

@@ -6,7 +6,7 @@ of a set (pass@k, circular evaluation) has a value per question, group or catego
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from vlmrl.answers.exact_text import normalise
 from vlmrl.evals.score.measures import METRICS, main_score
@@ -20,15 +20,15 @@ Values = dict[str, tuple[float, str]]
 Of = Callable[[Record], float | None]
 
 
-def metric_values(answers: Answers) -> dict[str, Values]:
-    """Compute every metric that applies, by the names of `METRICS` and `GROUPED`.
+def metric_values(answers: Answers, only: Collection[str] | None = None) -> dict[str, Values]:
+    """Compute every metric that applies, or those of `only`, by the names of `METRICS` and `GROUPED`.
 
     Returns:
         Metric -> its value and cluster per question, group or category.
     """
-    out = {name: question_values(of, answers) for name, of in METRICS.items()}
+    out = {name: question_values(of, answers) for name, of in METRICS.items() if only is None or name in only}
     if all(is_scored(r) for rows in answers.values() for r in rows):
-        out |= {name: of(answers) for name, of in GROUPED.items()}
+        out |= {name: of(answers) for name, of in GROUPED.items() if only is None or name in only}
     return {name: values for name, values in out.items() if values}
 
 
@@ -40,6 +40,8 @@ def question_values(of: Of, answers: Answers) -> Values:
 
 def value_of(of: Of, answers: Sequence[Record]) -> float | None:
     """Average a metric over the answers to which it applies; None if it applies to none."""
+    if len(answers) == 1:  # nearly always, and this is called for every question and metric
+        return of(answers[0])
     found = [value for r in answers if (value := of(r)) is not None]
     return sum(found) / len(found) if found else None
 

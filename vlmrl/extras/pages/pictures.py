@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vlmrl.extras.pages.eval_page import write_eval_report
-from vlmrl.extras.pages.prompts import Piece, keep_prompts
+from vlmrl.extras.pages.prompts import Piece, keep_prompts, keep_questions
 from vlmrl.extras.pages.runfiles import save_media
+from vlmrl.extras.pages.view.save import write_page
 from vlmrl.media.store import MediaStore
 from vlmrl.types import Prompt
 
@@ -25,10 +25,11 @@ class PictureRecorder:
     def keep(self, prompts: Sequence[Prompt], store: MediaStore) -> None:
         """Called once with what each task or stage asks."""
         keep_prompts(self.folder / "frames", prompts, self.piece)
+        keep_questions(self.folder / "frames", prompts)
         for prompt in prompts[:SHOWN]:
             for handle in prompt.media[:1]:
                 save_media(self.folder / "frames", prompt.sample, store.get_key(handle.key))
 
     def write_report(self) -> Path:
         """`report.html` of the folder."""
-        return write_eval_report(self.folder)
+        return write_page(self.folder)

@@ -18,10 +18,8 @@ import numpy as np
 from vlmrl import fs
 from vlmrl.errors import StorageError
 from vlmrl.evals.score.records import Record
-from vlmrl.evals.score.runfiles import EvalResults, RunResults, read_eval, read_run
 from vlmrl.evals.score.steps import TrueStep, true_steps
 from vlmrl.extras.pages.overlay import MarkedFrames, Target, Unit, target_of
-from vlmrl.extras.pages.prompts import Written, read_prompts
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import CoordinateFrame, Sample
 
@@ -58,47 +56,6 @@ class Frames:
     def shown(self) -> MarkedFrames:
         """The kept frames, for `pages.overlay`."""
         return MarkedFrames(indices=tuple(kept_frames(self.total, self.size[0] * self.size[1])), times=self.times)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalFiles(EvalResults):
-    """The folder of an evaluation, with what was kept for its page."""
-
-    frames: list[Frames]
-    prompts: dict[str, Written]
-    """By `Record.prompt_ids_hash`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFiles(RunResults):
-    """The directory of a run, with what was kept for its page."""
-
-    frames: list[Frames]
-    """In the order of the records."""
-    prompts: dict[str, Written]
-    """By `Record.prompt_ids_hash`."""
-
-
-def load_run(path: Path) -> RunFiles:
-    """Read a run directory. A run that has not come to metrics or evaluations yet has none; that is no error.
-
-    Raises:
-        ConfigError: not a run directory.
-        StorageError: a file is damaged.
-    """
-    found, folder = read_run(path), path / "eval" / "frames"
-    return RunFiles(**vars(found), frames=read_frames(folder, found.records.values()), prompts=read_prompts(folder))
-
-
-def load_eval(path: Path) -> EvalFiles:
-    """Read a folder that `vlmrl eval` wrote, with its `frames/*.json` where they were kept.
-
-    Raises:
-        ConfigError: no evaluation was finished there.
-        StorageError: a file is damaged.
-    """
-    found, folder = read_eval(path), path / "frames"
-    return EvalFiles(**vars(found), frames=read_frames(folder, found.records.values()), prompts=read_prompts(folder))
 
 
 def read_frames(folder: Path, records: Iterable[Sequence[Record]]) -> list[Frames]:

@@ -27,7 +27,7 @@ from vlmrl.evals.score.table import headline
 from vlmrl.extras.agents.episodes import anew
 from vlmrl.extras.agents.evaluate import Conditions, EpisodeResult, evaluate_episodes, of_environment, of_rows, read_episodes
 from vlmrl.extras.agents.worlds.toy_desk import make_goal
-from vlmrl.extras.pages.eval_page import write_eval_report
+from vlmrl.extras.pages.view.save import write_page
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_processor
 from vlmrl.types import GenerationSettings, Request, Rollout
@@ -204,7 +204,7 @@ def test_the_suite_plays_and_two_results_compare(tiny_files, tmp_path: Path) -> 
     compared = compare_folders(tmp_path / "a", tmp_path / "a")
     assert compared.tasks[0].primary == "success"
     assert not compared.regressed
-    assert "desk-0000" in write_eval_report(tmp_path / "a").read_text()
+    assert "desk-0000" in write_page(tmp_path / "a").read_text()
     recorded = RecordedModel(name="model", bundle=load_processor(str(tiny_files[0])))
     with pytest.raises(ConfigError, match="episodes are played by the reference engine"):
         evaluate_model(recorded, suite, tmp_path / "a", changes=Changes(limit=3, max_new_tokens=3))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.support.pages import good, poor, sample
+from tests.support.pages import good, make_run, poor, sample
 from vlmrl.errors import StorageError
 from vlmrl.evals.score.records import prompt_ids_hash
-from vlmrl.extras.pages.browser import by_sample, model_colours, question
 from vlmrl.extras.pages.prompts import FILE, KEPT, keep_prompts, read_prompts, written
+from vlmrl.extras.pages.view.view import View
 from vlmrl.types import Prompt
 
 PAD, NEWLINE = 7, 8
@@ -57,17 +58,15 @@ def test_a_damaged_file_is_named(tmp_path: Path, line: str) -> None:
         read_prompts(tmp_path)
 
 
-def test_models_that_were_asked_differently_have_prompts_of_their_own() -> None:
-    answered = by_sample({"base": poor(), "rl": good()})["box-1"]
-    (base,), (rl,) = answered.values()
-    same = {base.prompt_ids_hash: (("Where\u202e?", 1),)}
+def test_models_that_were_asked_differently_have_prompts_of_their_own(tmp_path: Path) -> None:
+    def shown(name: str, prompts: dict[str, str], **change: str) -> list[tuple[str, list[list[str | int]]]]:
+        rl = [dataclasses.replace(r, **change) for r in good()]
+        run = make_run(tmp_path / name, {"base": poor(), "rl": rl})
+        lines = [{"hash": one, "prompt": [[text, 1]]} for one, text in prompts.items()]
+        (run / "eval" / "frames" / FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return [(one["who"], one["pieces"]) for one in View([run]).document("question/box-1")["prompts"]]
 
-    def shown(prompts, rows=answered):
-        return [(p.models, p.pieces) for p in question(0, "box-1", rows, model_colours(list(rows)), None, prompts=prompts).prompts]
-
-    assert base.prompt_ids_hash == rl.prompt_ids_hash
-    assert shown(same) == [("", (("Where\\u202e?", 1),))]
-    assert shown({}) == []
-    other = {"base": [base], "rl": [dataclasses.replace(rl, prompt_ids_hash="q")]}
-    assert shown({**same, "q": (("Where!", 1),)}, other) == [("base", (("Where\\u202e?", 1),)), ("rl", (("Where!", 1),))]
-    assert shown({"q": (("Where!", 1),)}, other) == [("rl", (("Where!", 1),))]
+    assert shown("same", {"p": "Where\u202e?"}) == [("", [["Where\\u202e?", 1]])]
+    assert shown("none", {}) == []
+    assert shown("two", {"p": "Where?", "q": "Where!"}, prompt_ids_hash="q") == [("base", [["Where?", 1]]), ("rl", [["Where!", 1]])]
+    assert shown("one", {"q": "Where!"}, prompt_ids_hash="q") == [("rl", [["Where!", 1]])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.scorers import score
 from vlmrl.evals.score.steps import TrueStep, compare_steps, split_steps, step_scores, true_steps
 from vlmrl.evals.score.summary import summarize
-from vlmrl.extras.pages.browser import by_sample, model_colours, question
-from vlmrl.extras.pages.run_page import render
-from vlmrl.extras.pages.runfiles import frames_of, load_run, make_frames, read_frames, save_media
-from vlmrl.extras.pages.step_table import MOST_SURPLUS, StepTable
+from vlmrl.extras.pages.documents.questions import MOST_SURPLUS, steps_doc
+from vlmrl.extras.pages.runfiles import Frames, frames_of, read_frames, save_media
+from vlmrl.extras.pages.view.view import View
 from vlmrl.types import Sample
 
 STATED = [{"time": 0, "text": "green"}, {"time": 1, "text": "red"}, {"time": 2.5, "text": "blue"}]
@@ -132,68 +130,37 @@ def frames(count: int = 8) -> np.ndarray:
     return picture([(100 * i, 300, 100 * i + 200, 700) for i in range(8)], count=count, size=(56, 56))
 
 
-def card(*thoughts: str | None, video: bool = True) -> StepTable | None:
-    kept = frames_of(row(), media(frames() if video else frames(1), video=video))
-    records = {name: [answer(name, thought)] for name, thought in zip(("base", "sft", "rl"), thoughts, strict=False)}
-    return question(0, "walk-0", by_sample(records)["walk-0"], model_colours(list(records)), kept).steps
+def card(*thoughts: str | None, kept: Frames | None = None) -> dict[str, Any]:
+    frames_ = frames_of(row(), media(frames(), video=True)) if kept is None else kept
+    return steps_doc(frames_, {name: [answer(name, thought)] for name, thought in zip(("base", "sft", "rl"), thoughts, strict=False)})
 
 
-def test_steps_stand_under_the_frames_of_their_seconds() -> None:
+def test_steps_stand_under_their_seconds() -> None:
     made = card("green, blue", "green, red, blue, red")
-    assert made is not None
-    assert [(c.label, c.text, c.offset) for c in made.columns] == [
-        ("0 s", "green", 0.0),
-        ("1 s", "red", pytest.approx(100 * 2 / 7)),  # two frames a second
-        ("2.5 s", "blue", pytest.approx(100 * 5 / 7)),
-    ]
-    base, sft = made.lines
-    assert [(c.kind, c.sign, c.text) for c in base.cells] == [("right", "✓", "green"), ("wrong", "✗", "blue"), ("missing", "–", "missing")]
-    assert [(c.kind, c.sign, c.text) for c in sft.cells][2:] == [("right", "✓", "blue"), ("surplus", "+", "red")]
-    assert (base.note, sft.note, made.surplus) == ("1 of 3 right", "3 of 3 right, 1 surplus", 1)
-    still = card("green", video=False)
-    assert still is not None
-    assert [c.offset for c in still.columns] == [None] * 3
+    assert made["columns"] == [{"label": "0 s", "text": "green"}, {"label": "1 s", "text": "red"}, {"label": "2.5 s", "text": "blue"}]
+    base, sft = made["lines"]
+    assert (base["who"], sft["who"]) == ("before training", "after SFT")
+    assert [(c["kind"], c["text"]) for c in base["cells"]] == [("right", "✓ green"), ("wrong", "✗ blue"), ("missing", "– missing")]
+    assert [(c["kind"], c["text"]) for c in sft["cells"]][2:] == [("right", "✓ blue"), ("surplus", "+ red")]
+    assert (base["note"], sft["note"]) == ("1 of 3 right", "3 of 3 right, 1 surplus")
 
 
 def test_answers_without_a_thought_and_those_that_never_stop() -> None:
-    made = card(None, ", ".join(["red"] * 90), "x" * 500)
-    assert made is not None
-    assert [len(line.cells) for line in made.lines] == [0, 3 + MOST_SURPLUS, 3]
-    assert [line.note for line in made.lines] == ["no thought", "1 of 3 right, 87 surplus", "0 of 3 right"]
-    assert made.surplus == MOST_SURPLUS
-    assert len(made.lines[2].cells[0].text) < 70
+    none, many, long = card(None, ", ".join(["red"] * 90), "x" * 500)["lines"]
+    assert [len(line["cells"]) for line in (none, many, long)] == [0, 3 + MOST_SURPLUS, 3]
+    assert [line["note"] for line in (none, many, long)] == ["no thought", "1 of 3 right, 87 surplus", "0 of 3 right"]
+    assert len(long["cells"][0]["text"]) < 70
 
 
-def test_cards_of_other_rows_have_no_steps() -> None:
-    kept = make_frames("walk-0", frames=frames(), times=np.arange(8) / 2, question="?", gold=None, duration=4.0)
-    records = {"base": [answer("base", "green")]}
-    for shown in (kept, None):
-        assert question(0, "walk-0", by_sample(records)["walk-0"], model_colours(["base"]), shown).steps is None
-
-
-def test_the_report_shows_them_and_escapes_what_a_thought_says(tmp_path: Path) -> None:
+def test_the_report_shows_them_as_text(tmp_path: Path) -> None:
     said = {"sft": "green, <b>red</b>, \x1bblue, red", "rl": "green, red"}
     path = make_run(tmp_path / "run", {name: [answer(name, thought)] for name, thought in said.items()}, frames=False)
     of = sample("walk-0", "exact_text", {}, meta={"steps": STATED}, thought=None, question="Where to?")
     save_media(path / "eval" / "frames", of, media(frames(), video=True))
-    run = load_run(path)
-    assert run.frames[0].steps == STEPS
-    text = render(run)
-    table = text[text.index('<table class="steps">') :]
-    table = table[: table.index("</table>")]
-    cells = re.findall(r'<span class="(\w+)" title="\1">(.*?)</span>', table)
-    assert cells == [
-        ("right", "✓ green"),
-        ("wrong", "✗ &lt;b&gt;red&lt;/b&gt;"),
-        ("wrong", "✗ \\u001bblue"),
-        ("surplus", "+ red"),
-        ("right", "✓ green"),
-        ("right", "✓ red"),
-        ("missing", "– missing"),
-    ]
-    assert {len(re.findall(r"<td", line)) for line in table.split("<tr")[2:]} == {1 + 3 + 1 + 1}, "every line is as wide as the head"
-    assert table.count('<div class="strip0') == 3
-    assert "\x1b" not in text
+    steps = View([path]).document("question/0")["steps"]
+    assert [cell["text"] for cell in steps["lines"][0]["cells"]] == ["✓ green", "✗ <b>red</b>", "✗ \\u001bblue", "+ red"]
+    plain = make_run(tmp_path / "plain", {"rl": [answer("rl", "green")]}, frames=False)
+    assert View([plain]).document("question/0")["steps"] is None
 
 
 def test_frames_of_earlier_versions_have_no_steps(tmp_path: Path) -> None:

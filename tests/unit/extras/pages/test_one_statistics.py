@@ -6,8 +6,8 @@ import dataclasses
 import io
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,15 +17,13 @@ from tests.support.pages import make_eval, make_run
 from tests.unit.evals.test_evals_records import make_record
 from vlmrl.evals.score.compare import FolderComparison, compare_folders
 from vlmrl.evals.score.measures import LABELS
-from vlmrl.evals.score.paired import Incomparable, compare, mismatches
+from vlmrl.evals.score.paired import Gap, Incomparable, compare, mismatches
 from vlmrl.evals.score.recipes import ONE_RUN
 from vlmrl.evals.score.records import Record, by_sample, read_records
 from vlmrl.evals.score.summary import summarize
-from vlmrl.evals.score.table import difference_text, p_text
-from vlmrl.extras.pages.eval_page import page as eval_page
-from vlmrl.extras.pages.eval_page import write_comparison
-from vlmrl.extras.pages.run_page import page as run_page
-from vlmrl.extras.pages.runfiles import load_eval, load_run
+from vlmrl.evals.score.table import difference_text, figure, p_text
+from vlmrl.extras.pages.view.save import write_comparison
+from vlmrl.extras.pages.view.view import View, kept_documents
 
 OF_DRAWS = ("pass@", "pass^", "maj@", "oracle")
 """Metrics of how often a question was asked: copies of an answer are other draws."""
@@ -111,31 +109,31 @@ def terminal(result: FolderComparison) -> str:
     return console.export_text()
 
 
-def assert_says(cell: dict, name: str, gap) -> None:
+def assert_says(cell: dict[str, Any], name: str, gap: Gap) -> None:
     """A cell of a page has the numbers of the terminal; it says `same` where every answer has the same score."""
-    if cell["mean"] == "same":
+    if cell["text"] == "same":
         assert gap.differ == 0
-        assert (cell["interval"], cell["p"], cell["test"]) == ("", "", "")
-        assert not cell["sure"]
         return
-    assert f"{cell['mean']} {cell['interval']}" == difference_text(name, gap)
-    assert (cell["p"], cell["test"]) == (p_text(gap.p), gap.test)
+    assert f"{cell['text']} {cell['small']}" == f"{difference_text(name, gap)} p {p_text(gap.p)}"
 
 
 def test_page_and_terminal_agree_on_four_answers_to_a_question(tmp_path: Path):
     a, b = four_samples(tmp_path)
     result = compare_folders(a, b)
     (task,) = result.tasks
-    shown = eval_page({"old": load_eval(a), "new": load_eval(b)}, "", [], result)["tasks"][0]["difference"]["cells"]
-    text, html = terminal(result), write_comparison(result, tmp_path / "both.html").read_text(encoding="utf-8")
+    text = terminal(result)
+    shown = kept_documents(write_comparison(result, tmp_path / "out" / "both.html"))["comparison/out"]["tables"][1]
+    rows = {row[0]: row for row in shown["rows"]}
     assert {"miou", "r1@0.5", "tokens", "pass@2", "all_right", "macro"} <= set(task.gaps)
     for name, gap in task.gaps.items():
-        cell = shown[LABELS[name]]
+        if name == "score":
+            continue  # it repeats another
+        _, n, before, after, cell, test = rows[LABELS[name]]
+        assert (n, before, after, test) == (str(gap.n), figure(name, gap.a), figure(name, gap.b), gap.test)
         assert_says(cell, name, gap)
-        if name != "score" and cell["mean"] != "same":
+        if cell["text"] != "same":
             (line,) = [line for line in text.splitlines() if re.match(rf"  {re.escape(LABELS[name])}( \(primary\))?(, n \d+)?: ", line)]
-            assert f"{cell['mean']} {cell['interval']}, p {cell['p']} {cell['test']}" in line
-            assert f"{cell['mean']}<small>{cell['interval']}</small>" in html
+            assert f"{difference_text(name, gap)}, p {p_text(gap.p)} {gap.test}" in line
 
 
 def test_the_report_of_a_run_agrees_with_the_terminal(tmp_path: Path):
@@ -147,41 +145,15 @@ def test_the_report_of_a_run_agrees_with_the_terminal(tmp_path: Path):
     }
     run = make_run(tmp_path / "run", stages, frames=False)
     (task,) = compare_folders(run / "eval" / "base.jsonl", run / "eval" / "rl.jsonl", seed=1).tasks  # the seed of the run's recipe
-    table = run_page(load_run(run))["comparisons"]
-    (row,) = table["rows"]
-    cells = dict(zip(table["header"], row["cells"], strict=True))
-    assert {"mIoU", "R1@0.5", "tokens"} <= set(cells)
-    for label, cell in cells.items():
-        gap = next(gap for name, gap in task.gaps.items() if LABELS[name] == label)
-        assert_says(cell, next(n for n in LABELS if LABELS[n] == label), gap)
-    assert (row["better"], row["worse"]) == (task.better, task.worse)
-
-
-class Tables(HTMLParser):
-    """The cells of every table of a page, row by row."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-        self.inside = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-            self.inside = True
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th"):
-            self.inside = False
-
-    def handle_data(self, data: str) -> None:
-        if self.inside:
-            self.tables[-1][-1][-1] += data
+    tables = View([run]).document("run/run")["tables"]
+    (table,) = (one for one in tables if one["title"] == "Differences")
+    ((_, better, worse, *cells),) = table["rows"]
+    found = dict(zip(table["header"][3:], cells, strict=True))
+    assert {"mIoU", "R1@0.5", "tokens"} <= set(found)
+    for label, cell in found.items():
+        name = next(name for name in task.gaps if LABELS[name] == label)
+        assert_says(cell, name, task.gaps[name])
+    assert (better, worse) == (str(task.better), str(task.worse))
 
 
 def markdown_tables(text: str) -> list[list[list[str]]]:
@@ -205,18 +177,17 @@ def test_a_forced_comparison_says_the_same_everywhere(tmp_path: Path):
     result = compare_folders(a, b, force=True)
     result.write(tmp_path / "out")
     text, markdown = terminal(result), (tmp_path / "out" / "comparison.md").read_text(encoding="utf-8")
-    html = write_comparison(result, tmp_path / "out" / "comparison.html").read_text(encoding="utf-8")
+    page = kept_documents(write_comparison(result, tmp_path / "out" / "comparison.html"))["comparison/out"]
     (task,) = result.tasks
     primary, metrics = result.primary_cells(), result.metric_cells(task)
     assert len(metrics) > 5
     assert markdown_tables(markdown)[:2] == [primary, metrics]
-    assert primary in Tables(html).tables
-    assert metrics in Tables(html).tables
+    assert [row[0] for row in page["tables"][0]["rows"]] == [row[0] for row in primary[1:]]
+    assert sorted(row[0] for row in page["tables"][1]["rows"]) == sorted(row[1] for row in metrics[1:])
     for n, label, before, after, difference, p, test in metrics[1:]:
         (line,) = [line for line in text.splitlines() if re.match(rf"  {re.escape(label)}( \(primary\))?(, n {n})?: ", line)]
         assert f": {before} -> {after}, {difference}, p {p} {test}" in line
-    assert ONE_RUN in html
-    assert html.index(ONE_RUN) > html.index("<table>")
+    assert page["tables"][0]["note"] == ONE_RUN
     n = records[0].n_in or 0
     words = "task 'spans': the prompt differs on 24 samples (processor Qwen2_5_VLProcessor against Qwen3VLProcessor; first: "
     (warning,) = result.warnings
@@ -224,9 +195,7 @@ def test_a_forced_comparison_says_the_same_everywhere(tmp_path: Path):
     assert warning.endswith(f"{n} against {n + 7} prompt tokens)")
     assert text.startswith(f"warning: {warning}")
     assert markdown.index(warning) < markdown.index("## Primary metrics")
-    shown = html.index(warning.replace("'", "&#39;"))
-    assert html.index("<h2>Results</h2>") < shown < html.index("<table>")
-    assert "cannot be compared" not in html
+    assert page["warnings"] == [warning]
 
 
 @pytest.mark.parametrize(

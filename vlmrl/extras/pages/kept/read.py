@@ -81,8 +81,8 @@ class Shard:
         whole = data[: data.rfind(b"\n") + 1]
         for line in whole.splitlines():
             entry = _object(line)
-            if entry is None or not {"at", "length", "step", "global_step"} <= set(entry):
-                return  # damaged: the rest is read from the shard
+            if entry is None or not {"at", "length", "step", "global_step", "content"} <= set(entry):
+                return  # damaged, or of an earlier version: the rest is read from the shard
             if entry["at"] < self.covered:
                 continue
             if entry["at"] != self.covered or entry["at"] + entry["length"] > size:

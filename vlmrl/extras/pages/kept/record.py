@@ -5,6 +5,7 @@ Nothing in a record depends on the clock or on the machine, so a step that is co
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import statistics
@@ -12,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlmrl.types import Rollout, ScoredGroup, TurnRollout
+from vlmrl.answers.tags import parse
+from vlmrl.types import Rollout, Sample, ScoredGroup, TurnRollout
 
 VERSION = 1
 """Of the records; written into each."""
@@ -22,8 +24,10 @@ MOST_GT = 1 << 16
 """Characters of ground truth that are kept of a row; more (large masks) is left out."""
 _META = ("frame", "size", "track_unit")
 """Keys of a row's `meta` that drawing reads."""
-HEAD = 160
-"""Characters of a question that stand in the index."""
+HEAD, SAID = 160, 60
+"""Characters of a question, and of an answer, that stand in the index."""
+MOST_SAID = 4
+"""Different answers of a group that stand in the index."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +80,26 @@ def pick(groups: Sequence[tuple[float, int]], count: int) -> list[int]:
     return sorted([*chosen, *rest[: count - len(chosen)]])
 
 
+def content_id(sample: Sample, media: Sequence[tuple[str, str]]) -> str:
+    """Tell a question from all others by what it is: its words, its gold answer and its media (kind, key), whatever rows call it.
+
+    Returns:
+        20 hexadecimal digits.
+    """
+    return _digest(sample.asked, sample.answer_type, sample.answer, json.loads(json.dumps(sample.gt, default=dict)), media)
+
+
+def content_of(record: Mapping[str, Any]) -> str:
+    """`content_id` of a record's question. Records of earlier versions lack it: it is computed, the same where all of `gt` was kept."""
+    media = [(one["kind"], one["key"]) for one in record["media"]]
+    return record.get("content") or _digest(record["question"], record["answer_type"], record["gold"], record["gt"], media)
+
+
+def _digest(question: str, answer_type: str, gold: str, gt: Any, media: Sequence[tuple[str, str]]) -> str:
+    parts = [question, answer_type, gold, gt, [list(one) for one in media]]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+
+
 def record_of(kept: KeptGroup, pieces: Callable[[Sequence[int]], list[str]]) -> dict[str, Any]:
     """The JSON object of a group.
 
@@ -93,6 +117,7 @@ def record_of(kept: KeptGroup, pieces: Callable[[Sequence[int]], list[str]]) -> 
         "group": group.id,
         "place": kept.place,
         "sample": sample.id,
+        "content": content_id(sample, [(one.kind, one.key) for one in prompt.media]),
         "task": sample.task,
         "answer_type": sample.answer_type,
         "answer_format": prompt.answer_format,
@@ -179,8 +204,12 @@ def summary(record: Mapping[str, Any], at: int, length: int) -> dict[str, Any]:
         "at": at,
         "length": length,
         **{key: record[key] for key in ("stage", "step", "global_step", "group", "sample", "task", "surprise", "expected")},
+        "content": content_of(record),
         "question": record["question"][:HEAD],
+        "gold": record["gold"][:SAID],
         "answers": len(answers),
+        "rewards": [answer["reward"] for answer in answers],
+        "said": _said(record),
         "reward": statistics.fmean(rewards) if rewards else None,
         "best": max(rewards, default=None),
         "spread": statistics.pstdev(rewards) if rewards else None,
@@ -191,6 +220,21 @@ def summary(record: Mapping[str, Any], at: int, length: int) -> dict[str, Any]:
         "provenance": sorted({answer["provenance"] for answer in answers}),
         "media": media_of(record),
     }
+
+
+def _said(record: Mapping[str, Any]) -> list[tuple[str, int, float | None]]:
+    """What was answered: equal answers as one with their number and their mean reward, the most frequent first."""
+    found: dict[str, list[float | None]] = {}
+    for answer in record["answers"]:
+        text = parse(answer["text"], record["answer_format"]).answer
+        found.setdefault((answer["text"] if text is None else text).strip()[:SAID], []).append(answer["reward"])
+    most = sorted(found.items(), key=lambda one: -len(one[1]))[:MOST_SAID]
+    return [(text, len(rewards), _mean(rewards)) for text, rewards in most]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(statistics.fmean(known), DIGITS) if known else None
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:

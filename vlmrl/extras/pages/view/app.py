@@ -1,4 +1,4 @@
-"""The viewer as a web application: pages of ours, JSON and kept frames, behind the guard (`vlmrl.web`), which wants the token.
+"""The viewer as a web application: pages of ours, documents and kept frames, behind the guard (`vlmrl.web`), which wants the token.
 
 Nothing can be changed: only GET and HEAD are answered. Pages load scripts, styles and pictures from here alone
 (Content-Security-Policy), and texts of the run reach them as JSON, never as HTML.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ from starlette.responses import RedirectResponse, Response  # pyright: ignore[re
 from starlette.routing import Route  # pyright: ignore[reportMissingImports]
 
 from vlmrl.errors import ConfigError, StorageError
-from vlmrl.extras.pages.view.run import Forbidden, RunView
+from vlmrl.extras.pages.documents.source import Forbidden
+from vlmrl.extras.pages.view.save import STATIC
+from vlmrl.extras.pages.view.view import View
 from vlmrl.web.guard import App, Guard, Scope
 
-STATIC = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -35,8 +36,6 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-POINTS = 400
-"""Most points of a curve."""
 
 
 def cookie_name(token: str) -> str:
@@ -55,15 +54,9 @@ def has_token(scope: Scope, headers: Mapping[str, str], token: str) -> bool:
     return any(secrets.compare_digest(one.encode(), token.encode()) for one in given)
 
 
-def make_app(runs: Sequence[RunView], token: str) -> App:
-    """The viewer of one or two runs, which answers whoever has the token."""
+def make_app(view: View, token: str) -> App:
+    """The application, which answers whoever has the token."""
     files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in TYPES}
-
-    def run_of(request: Request) -> RunView:
-        number = int(request.path_params["run"])
-        if number >= len(runs):
-            raise StorageError(f"there is no run {number}")
-        return runs[number]
 
     def page(request: Request) -> Response:
         if "token" in request.query_params:  # out of the address bar, into a cookie that scripts cannot read
@@ -78,47 +71,24 @@ def make_app(runs: Sequence[RunView], token: str) -> App:
             return _json({"error": "no such file"}, 404)
         return Response(files[name], media_type=TYPES[Path(name).suffix])
 
-    def names(request: Request) -> Response:
-        return _json([run.path.name for run in runs])
+    def document(request: Request) -> Response:
+        return _json(view.document(request.path_params["address"]))
 
-    def state(request: Request) -> Response:
-        return _json(run_of(request).state())
+    def picture(request: Request) -> Response:
+        place = request.path_params
+        data, kind = view.picture(place["item"], place["name"], int(place["number"]))
+        return Response(data, media_type=kind)
 
-    def curves(request: Request) -> Response:
-        return _json(run_of(request).curves(request.query_params.getlist("name"), POINTS))
-
-    def groups(request: Request) -> Response:
-        q = request.query_params
-        wanted = {name: q.get(name) for name in ("stage", "step", "task", "sample", "q")}
-        page, size = (_whole(q.get(name), default) for name, default in (("page", 0), ("size", 24)))
-        return _json(run_of(request).groups(sort=q.get("sort", "surprise"), only=q.getlist("only"), page=page, size=size, **wanted))
-
-    def group(request: Request) -> Response:
-        return _json(run_of(request).group(request.path_params["address"]))
-
-    def same(request: Request) -> Response:
-        return _json(run_of(request).same(request.query_params.get("sample", "")))
-
-    def frame(request: Request) -> Response:
-        data = run_of(request).frame(request.path_params["key"], int(request.path_params["number"]))
-        return Response(data, media_type="image/jpeg")
-
-    api = "/api/runs/{run:int}"
     app = Starlette(
         routes=[
             Route("/", page),
             Route("/static/{name}", static),
             Route("/favicon.ico", lambda request: Response(status_code=204)),
-            Route("/api/runs", names),
-            Route(f"{api}/state", state),
-            Route(f"{api}/curves", curves),
-            Route(f"{api}/groups", groups),
-            Route(f"{api}/groups/{{address}}", group),
-            Route(f"{api}/same", same),
-            Route(f"{api}/media/{{key}}/{{number:int}}", frame),
+            Route("/api/{address:path}", document),
+            Route("/media/{item}/{name}/{number:int}.{suffix}", picture),
         ],
         exception_handlers={
-            Forbidden: lambda request, error: _json({"error": "outside of the run"}, 403),
+            Forbidden: lambda request, error: _json({"error": "outside of the folder"}, 403),
             StorageError: lambda request, error: _json({"error": str(error)}, 404),
             ConfigError: lambda request, error: _json({"error": str(error)}, 400),
         },
@@ -129,14 +99,6 @@ def make_app(runs: Sequence[RunView], token: str) -> App:
         shows=lambda refusal: ("text/plain; charset=utf-8", f"refused: {refusal.reason}\n".encode()),
         headers=HEADERS,
     )
-
-
-def _whole(text: str | None, default: int) -> int:
-    if text is None:
-        return default
-    if not text.isdigit() or len(text) > 9:
-        raise ConfigError(f"{text!r:.40} is no page and no size")
-    return int(text)
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -1,4 +1,4 @@
-"""The command `view`: a run in the browser or as a file, two runs beside each other, or the list of a folder of runs."""
+"""The command `view`: all that runs, evaluations, comparisons and data checks say, in the browser, as a site, or as one file."""
 
 from __future__ import annotations
 
@@ -17,56 +17,55 @@ def register(app: typer.Typer) -> None:
 
 
 def view(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, or of runs: then they are listed")] = Path("runs"),
-    other: Annotated[Path | None, typer.Argument(help="A second run, shown beside it", show_default=False)] = None,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="A run, an evaluation, a comparison, a study, or a folder of them; several are shown together", show_default="runs"
+        ),
+    ] = None,
     save: Annotated[
-        Path | None, typer.Option(help="Write the page of the run to this file or folder; no browser", show_default=False)
+        Path | None, typer.Option(help="Write a copy: one file if it ends in .html, else a site of static files", show_default=False)
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Of a folder of runs: machine-readable.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list of runs, machine-readable; no browser.")] = False,
 ) -> None:
-    """Show a run in the browser: curves, kept groups with frames, answers by token, rewards and advantages. It follows a run that trains.
+    """Show runs in the browser: what happened, curves over seeds, questions with their answers, kept groups, evaluations, comparisons.
 
-    --save writes curves, tables and held-out questions with their videos as one file, and imports the plug-ins of the run's recipe.
+    It follows runs that train. --save writes the same as files that need no server, and imports the plug-ins of the runs' recipes.
 
     Example: vlmrl view runs/toy_video
     """
-    if save is not None:
-        if other is not None:
-            raise ConfigError("--save writes the page of one run; of two evaluations: vlmrl compare A B --out FOLDER")
-        typer.echo(str(saved(run, save)))
-        return
-    if other is None and not _is_run(run):
-        extra("vlmrl.extras.tools.runs.runs")(Wanted(name=str(run), as_json=as_json))
-        return
+    wanted = folders or [Path("runs")]
     if as_json:
-        raise ConfigError("--json is for a folder of runs; the numbers of a run are in its metrics.jsonl")
+        if len(wanted) > 1:
+            raise ConfigError("--json lists the runs of one folder")
+        extra("vlmrl.extras.tools.runs.runs")(Wanted(name=str(wanted[0]), as_json=True))
+        return
+    if save is not None:
+        typer.echo(str(saved(wanted, save)))
+        return
     from vlmrl.extras.pages.view.serve import serve
 
-    serve([run] if other is None else [run, other], port, lambda address: typer.echo(f"{address}\nCtrl-C ends it."))
+    serve(wanted, port, lambda address: typer.echo(f"{address}\nCtrl-C ends it."))
 
 
-def _is_run(path: Path) -> bool:
-    """Whether there is a run, or no folder that could hold runs: then the viewer says what is wrong."""
-    from vlmrl.run.listing import is_run, runs_in
+def saved(paths: list[Path], to: Path) -> Path:
+    """Write a copy: one file, or a site into a folder.
 
-    return is_run(path) or (path.is_dir() and any(path.iterdir()) and not runs_in(path))
-
-
-def saved(run: Path, to: Path) -> Path:
-    """Write the page of a run: into a folder as report.html, or as a file.
+    Returns:
+        The page to open.
 
     Raises:
-        ConfigError: there is no such run.
-        StorageError: a file of it is damaged, or the page cannot be written.
+        ConfigError: there is nothing to look at.
+        StorageError: a file of it is damaged, or the copy cannot be written.
     """
-    if not run.is_dir():
-        raise ConfigError(f"{run}: no such run directory")
-    from vlmrl.evals.score.runfiles import plugins_of
-    from vlmrl.plugins import import_plugins
+    from vlmrl.extras.pages.documents.folder import items_of
+    from vlmrl.extras.pages.view.save import save
 
-    import_plugins(plugins_of(run), f"{run / 'config.yaml'}: plugins")
-    from vlmrl.extras.pages.run_page import write_report
+    for item in items_of(paths):
+        if item.kind == "run":
+            from vlmrl.evals.score.runfiles import plugins_of
+            from vlmrl.plugins import import_plugins
 
-    is_file = to.suffix in (".html", ".htm") and not to.is_dir()
-    return write_report(run, to if is_file else to / "report.html")
+            import_plugins(plugins_of(item.path), f"{item.path / 'config.yaml'}: plugins")
+    return save(paths, to)

@@ -28,7 +28,7 @@ def test_an_address_that_is_told_can_be_opened(tmp_path: Path) -> None:
         """Called in the thread that serves: connecting is tried here, the answer read beside it."""
         parts = urlsplit(address)
         connection = socket.create_connection((parts.hostname or "", parts.port or 0))
-        connection.sendall(f"GET /api/runs?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+        connection.sendall(f"GET /api/folder?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
         threading.Thread(target=asks, args=(connection,)).start()
 
     with pytest.raises(KeyboardInterrupt):

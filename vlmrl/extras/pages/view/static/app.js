@@ -1,68 +1,77 @@
-// Follows the runs, and shows the view that the address names.
+"use strict";
+// The view that the address names, in one frame; in a live folder it follows what is written.
 
-import { el, get, place } from "./dom.js";
-import { curves } from "./curves.js";
-import { groups, same } from "./groups.js";
-import { group } from "./group.js";
-
-const EVERY = 3000;
+const VIEWS = { "": folderView, run: runView, curves: curvesView, questions: questionsView, question: questionView, groups: groupsView,
+  group: groupView,
+  evaluation: evaluationView, comparison: comparisonView, check: checkView };
 const main = document.getElementById("main");
-let runs = [], shown = 0, seen = "";
+let shows = 0, stamp = null;
 
-async function load() {
-  const names = await get("/api/runs");
-  return Promise.all(names.map((_, r) => get(`/api/runs/${r}/state`)));
-}
-
-function head() {
-  document.title = `${runs.map((run) => run.name).join(", ")} - vlmrl view`;
-  document.getElementById("runs").replaceChildren(...runs.map((run, r) => el("div", { class: `run r${r}` },
-    el("h1", {}, el("span", { class: "dot" }), run.name, el("span", { class: `state ${run.status}` }, run.status)),
-    el("p", {}, run.stage === null ? "no step yet" : `stage ${run.stage}, step ${run.step}${run.steps === null ? "" : ` of ${run.steps}`}`, `, ${run.groups} groups kept`),
-    run.problem ? el("p", { class: "problem" }, run.problem) : null)));
-  for (const one of document.querySelectorAll("nav a")) {
-    if (one.getAttribute("href") === (place().path[0] === "curves" ? "#/curves" : "#/groups")) one.setAttribute("aria-current", "page");
-    else one.removeAttribute("aria-current");
-  }
-}
-
-async function show() {
-  const mine = ++shown, alive = () => mine === shown;
-  const [view, first, second] = place().path;
-  head();
+async function show(fresh = true) {
+  const mine = ++shows, { path, query } = place(), [view, ...rest] = path, kept = document.querySelector(".sheet")?.scrollTop;
+  let made;
   try {
-    if (view === "groups") await groups(main, runs, alive);
-    else if (view === "group" && Number(first) < runs.length) await group(main, runs, Number(first), second, alive);
-    else if (view === "same") await same(main, runs, first, alive);
-    else await curves(main, runs, alive);
+    const folder = await load("folder");
+    if (view === "" && folder.start && !location.hash) { history.replaceState(null, "", link(folder.start.split("/"))); return show(); }
+    made = VIEWS[view] ? await VIEWS[view](query, ...rest) : empty("There is no such page.", el("a", { href: "#/" }, "To the runs"));
+    if (mine !== shows) return;
+    frame(folder, view, rest, query);
   } catch (error) {
-    if (alive()) main.replaceChildren(el("p", { class: "problem" }, error.message));
+    if (mine !== shows) return;
+    made = el("p", { class: "problem" }, error.message);
   }
+  const focus = document.activeElement?.id;
+  main.replaceChildren(...[made].flat(Infinity).filter((one) => one instanceof Node));
+  main.dataset.view = view || "folder";
+  if (!fresh && kept) { const sheet = document.querySelector(".sheet"); if (sheet) sheet.scrollTop = kept; }
+  if (focus) document.getElementById(focus)?.focus();
   document.body.dataset.ready = String(mine);
 }
 
-// A group is never changed once it is kept; lists and curves are, unless somebody is typing.
-function follows() {
-  return ["curves", "groups", "same"].includes(place().path[0]) && !["INPUT", "SELECT"].includes(document.activeElement?.tagName) && !document.hidden;
+// The line above every view: where it is, and what else there is of the same run.
+function frame(folder, view, rest, query) {
+  const id = view === "question" ? query.of : rest[0], run = folder.runs.find((one) => one.id === id);
+  const other = [...folder.evaluations, ...folder.comparisons, ...folder.checks].find((one) => one.id === id), here = run ?? other;
+  const home = folder.start && folder.runs.length < 2 ? null : el("a", { href: "#/" }, folder.name);
+  const crumbs = here ? [el("a", { href: link(here.address.split("/")) }, here.name), run ? state(run) : null] : [];
+  document.getElementById("crumbs").replaceChildren(...[home, home && here ? "/" : null, ...crumbs].filter((one) => one !== null));
+  const of = (kind, text, to = id) => [kind, link([kind, to]), text], kind = other?.address.split("/")[0];
+  const items = run ? [of("run", "Overview"), of("curves", "Curves"), of("questions", "Questions"), of("groups", "Groups")]
+    : other ? [of(kind, kind === "check" ? "Rows" : "Overview"), ...(kind === "check" ? [] : [of("questions", "Questions")])]
+      : folder.several ? [["", "#/", "Runs"], of("curves", "Curves", "arms"),
+        ...(folder.questions ? [of("questions", "Questions", "all")] : [])] : [];
+  const now = { question: "questions", group: "groups" }[view] ?? view, current = items.find(([name]) => name === now);
+  document.getElementById("nav").replaceChildren(...items.map(([name, href, text]) => el("a",
+    { href, "aria-current": name === now ? "page" : null }, text)));
+  document.title = [here?.name ?? folder.name, current?.[2]].filter(Boolean).join(" - ");
 }
 
-async function poll() {
+// Keys: arrows step through a list, / goes to the filter, escape leaves a field.
+addEventListener("keydown", (event) => {
+  const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName);
+  if (event.key === "Escape" && typing) event.target.blur();
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const name = { j: "ArrowRight", k: "ArrowLeft" }[event.key] ?? event.key, to = document.querySelector(`[data-key="${CSS.escape(name)}"]`);
+  if (event.key === "/") { document.querySelector("input[type=search]")?.focus(); event.preventDefault();
+    } else if (to && !event.target.closest(".scroll, .sheet, .film")) { to.click(); event.preventDefault(); }
+});
+
+async function follow() {
   try {
-    const now = await load();
-    const text = JSON.stringify(now.map((run) => [run.status, run.global_step, run.groups, run.metrics.length]));
-    runs = now;
-    if (text !== seen) {
-      head();
-      if (shown === 0 || follows()) {
-        seen = text;
-        await show();
-      }
+    const now = document.hidden ? null : await (await fetch("api/live", { credentials: "same-origin" })).json();
+    if (now && stamp !== null && now.stamp !== stamp && !["INPUT", "SELECT"].includes(document.activeElement?.tagName)) {
+      V.kept.clear();
+      await show(false);
     }
-  } catch (error) {
-    document.getElementById("runs").replaceChildren(el("p", { class: "problem" }, `not followed any more: ${error.message}`));
-  }
-  setTimeout(poll, EVERY);
+    if (now && !["INPUT", "SELECT"].includes(document.activeElement?.tagName)) stamp = now.stamp;
+  } catch { /* the next call says more */ }
+  setTimeout(follow, 2000);
 }
 
-addEventListener("hashchange", async () => { await show(); scrollTo(0, 0); });
-poll();
+addEventListener("hashchange", async (event) => {
+  const moved = event.oldURL?.split("?")[0] !== event.newURL?.split("?")[0];
+  await show();
+  if (moved && event.oldURL) scrollTo(0, 0);
+});
+show();
+if (V.mode === "live") follow();

@@ -1,86 +1,93 @@
-// Curves of one run or of two in one plot. X is the step of the run; beyond 400 points each is a mean.
+"use strict";
+// Curves of one run, of several in one plot, or the means and bands of arms over their seeds.
 
-import { el, svg, num, get, place, link, showTip, hideTip } from "./dom.js";
+const AXES = { step: "step", samples: "answers seen", seconds: "seconds" }, MOST_CHARTS = 40;
 
-const W = 360, H = 170, LEFT = 46, RIGHT = 8, TOP = 8, BOTTOM = 20;
-const FIRST = ["reward", "reward_std", "groups_with_signal", "loss", "kl", "entropy", "grad_norm", "clip_ratio",
-  "completions/mean_length", "completions/think_rate", "completions/parse_rate", "completions/clipped_ratio", "time/step"];
-const MOST = 24;
-
-export async function curves(main, runs, alive) {
-  const q = place().query;
-  const names = [...new Set(runs.flatMap((run) => run.metrics))].sort();
-  const text = q.get("q") ?? "";
-  const chosen = text ? names.filter((name) => name.toLowerCase().includes(text.toLowerCase())) : first(names);
-  const shown = chosen.slice(0, MOST);
-  const found = shown.length ? await Promise.all(runs.map((_, r) => get(`/api/runs/${r}/curves`, { name: shown }))) : [];
-  if (!alive()) return;
-  const search = el("input", { type: "search", placeholder: "name of a curve", value: text, "aria-label": "Name of a curve",
-    onchange: (event) => { location.hash = link(["curves"], { q: event.target.value }); } });
-  const say = `${shown.length} of ${names.length} curves` + (chosen.length > MOST ? `; ${chosen.length} match, type more of the name` : "");
-  const boxes = shown.map((name) => chart(name, found.map((one) => ({ ...one.series[name], stages: one.stages }))));
-  main.replaceChildren(el("div", { class: "bar" }, search, el("span", { class: "keyline" }, say)),
-    names.length ? el("div", { class: "charts" }, boxes) : el("p", { class: "note" }, "No metrics yet."));
+async function curvesView(query, id) {
+  const { runs, several } = await load("folder"), names = [...new Set([id, ...(query.with ?? "").split(",").filter(Boolean)])],
+    arms = id === "arms";
+  const x = query.x in AXES ? query.x : "step", weight = Math.max(0, Math.min(0.98, Number(query.smooth ?? 0.5) || 0));
+  const made = arms ? await armCharts(x) : await runCharts(names, runs, x, Boolean(query.q || query.all)),
+    wanted = (query.q ?? "").toLowerCase();
+  const charts = made.charts.filter((one) => one.lines.length && `${one.title} ${one.keys}`.toLowerCase().includes(wanted));
+  const ends = charts.flatMap((one) => one.lines.flatMap((line) => [line.x[0], line.x.at(-1)])), stages = x === "step" ? made.stages : [];
+  const shared = { span: ends.length ? [Math.min(...ends), Math.max(...ends)] : [0, 1], axis: AXES[x], stages,
+    onpick: arms || x !== "step" ? null : (step, line) => { location.hash = link(["groups", line.run], { step }); } };
+  const drawn = charts.slice(0,
+    Number(query.most ?? MOST_CHARTS)).map((one) => chart({ ...one, ...shared,
+    lines: one.lines.map((line) => smoothed(line, weight, stages)) }));
+  const controls = el("div", { class: "bar" },
+    el("label", {}, "smooth",
+      el("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: weight, onchange: (event) => choose({ smooth: event.target.value },
+      true) })),
+    pick("x", Object.entries(AXES), x, (value) => choose({ x: value === "step" ? "" : value })),
+    el("input", { type: "search", placeholder: "name of a curve", value: query.q ?? "", "aria-label": "Name of a curve",
+      onchange: (event) => choose({ q: event.target.value }) }),
+    arms ? null : press("all metrics", Boolean(query.all), () => choose({ all: query.all ? "" : "1" })),
+    several && !arms ? el("a", { class: "button", href: link(["curves", "arms"], { smooth: query.smooth }) }, "mean and band over seeds")
+      : null);
+  const nothing = wanted ? empty(`No curve is called ${query.q}.`, "Try a part of a name, such as reward, loss or time.")
+    : empty("No step has been logged yet.", "Curves appear here while the run trains.");
+  return [el("h1", {}, arms ? "Curves: mean and band over seeds" : "Curves"), controls, arms ? made.legend : runLegend(names, runs),
+    made.table ? grid(made.table) : null,
+    arms ? aside("Line: mean over the seeds of an arm. Band: one standard deviation over seeds to either side; one run has none.") : null,
+    drawn.length ? el("div", { class: "charts" }, drawn) : nothing,
+    charts.length > drawn.length ? el("p", {}, el("button", { type: "button", onclick: () => choose({ most: charts.length }) },
+      `Show all ${charts.length}`)) : null];
 }
 
-function first(names) {
-  const rewards = names.filter((name) => (name.startsWith("rewards/") && !name.endsWith("/judged")) || name.startsWith("eval/"));
-  return [...FIRST.filter((name) => names.includes(name)), ...rewards.slice(0, 11)];
+// Lines of few points are left as they are.
+function smoothed(line, weight, stages) {
+  if (weight < 0.01 || line.y.length <= 12) return line;
+  const made = (values) => smooth(values, weight, line.x, stages.map((one) => one[1])),
+    [low, high] = [0, 1].map((side) => line.band && made(line.band.map((one) => one[side])));
+  return { ...line, raw: line.band ? null : line.y, y: made(line.y), band: line.band ? low.map((one, n) => [one, high[n]]) : null };
 }
 
-function chart(name, runs) {
-  const drawn = runs.filter((run) => run.x?.length);
-  const xs = drawn.flatMap((run) => run.x), ys = drawn.flatMap((run) => run.y);
-  const [x0, x1] = range(xs), [y0, y1] = padded(...range(ys));
-  const px = (x) => LEFT + ((x - x0) / (x1 - x0)) * (W - LEFT - RIGHT);
-  const py = (y) => H - BOTTOM - ((y - y0) / (y1 - y0)) * (H - TOP - BOTTOM);
-  const parts = [];
-  for (const y of ticks(y0, y1)) {
-    parts.push(svg("line", { class: "grid", x1: LEFT, x2: W - RIGHT, y1: py(y), y2: py(y) }));
-    parts.push(svg("text", { x: LEFT - 5, y: py(y) + 3.5, "text-anchor": "end" }, num(y)));
-  }
-  parts.push(svg("text", { x: LEFT, y: H - 5 }, `step ${num(Math.round(x0))}`));
-  parts.push(svg("text", { x: W - RIGHT, y: H - 5, "text-anchor": "end" }, num(Math.round(x1))));
-  for (const [stage, from] of drawn[0]?.stages ?? []) {
-    if (from > x0 && from < x1) parts.push(svg("line", { class: "stage", x1: px(from), x2: px(from), y1: TOP, y2: H - BOTTOM }, svg("title", {}, stage)));
-  }
-  runs.forEach((run, r) => {
-    if (!run.x?.length) return;
-    if (run.x.length === 1) parts.push(svg("circle", { class: `r${r}`, cx: px(run.x[0]), cy: py(run.y[0]), r: 3 }));
-    else parts.push(svg("path", { class: `r${r}`, d: run.x.map((x, i) => `${i ? "L" : "M"}${px(x).toFixed(1)} ${py(run.y[i]).toFixed(1)}`).join("") }));
+function runLegend(names, runs) {
+  const [id, ...more] = names, others = runs.filter((run) => run.id !== id);
+  const flip = (run) => choose({ with: (more.includes(run) ? more.filter((one) => one !== run) : [...more, run]).join(",") });
+  return others.length ? el("div", { class: "bar legend" },
+    el("span", { class: "tag" }, swatch(0), runs.find((run) => run.id === id)?.name ?? id),
+    others.slice(0, 24).map((run) => press([more.includes(run.id) ? swatch(names.indexOf(run.id) % 8) : "+ ", run.name],
+      more.includes(run.id), () => flip(run.id)))) : null;
+}
+
+// Of one run a chart is a group of series; of several runs a chart is one series with a line per run.
+async function runCharts(names, runs, x, all) {
+  const found = await Promise.all(names.map((id) => load(`curves/${id}`))),
+    metrics = all ? await Promise.all(names.map((id) => maybe(`metrics/${id}`))) : [];
+  const charts = new Map(), put = (title, note, key, line) => {
+    const one = charts.get(title) ?? { title, note, keys: "", lines: [] };
+    one.keys += ` ${key}`;
+    one.lines.push(line);
+    charts.set(title, one);
+  };
+  const add = (doc, r, raw) => doc.groups.forEach((group) => group.series.forEach((series, s) => {
+    const at = doc.xs[series.x]?.[x], single = group.series.length === 1, line = { run: names[r], x: at, y: series.y };
+    if (!at?.length) return;
+    const name = runs.find((run) => run.id === names[r])?.name ?? names[r];
+    if (names.length === 1 && !raw) put(group.title, group.note, series.key, { ...line, name: series.name, colour: s % 8 });
+    else put(raw ? series.name : single ? group.title : `${group.title}: ${series.name}`, raw || !single ? null : group.note, series.key,
+      { ...line, name, colour: r % 8 });
+  }));
+  found.forEach((doc, r) => add(doc, r, false));
+  metrics.forEach((doc, r) => doc && add(doc, r, true));
+  return { charts: [...charts.values()], stages: found[0].stages.map((one) => [one.words ?? one.name, one.from, one.to]) };
+}
+
+async function armCharts(x) {
+  const { arms, groups, primary } = await load("arms");
+  const charts = groups.flatMap(({ title, note, series }) => {
+    const keys = [...new Set(series.map((one) => one.key))];
+    return keys.map((key) => {
+      const own = series.filter((one) => one.key === key && one[x]?.length);
+      return { title: keys.length > 1 ? `${title}: ${own[0]?.name}` : title, note: keys.length > 1 ? null : note, keys: key,
+        lines: own.map((one) => ({
+        name: `${arms[one.arm].name} (${one.n})`, colour: one.arm % 8, x: one[x], y: one.mean,
+          band: one.low ? one.low.map((low, n) => [low, one.high[n]]) : null })) };
+    });
   });
-  const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": name,
-    onmousemove: (event) => showTip(event, said(event, picture, runs, x0, x1)), onmouseleave: hideTip }, parts);
-  const last = runs.map((run) => num(run.y?.at(-1))).join(" / ");
-  return el("div", { class: "card chart" }, el("h3", {}, name, el("span", {}, last)), picture);
-}
-
-function said(event, picture, runs, x0, x1) {
-  const box = picture.getBoundingClientRect();
-  const x = x0 + (((event.clientX - box.left) / box.width) * W - LEFT) / (W - LEFT - RIGHT) * (x1 - x0);
-  const lines = runs.filter((run) => run.x?.length).map((run) => {
-    const i = run.x.reduce((best, value, n) => (Math.abs(value - x) < Math.abs(run.x[best] - x) ? n : best), 0);
-    return `step ${num(Math.round(run.x[i]))}: ${num(run.y[i])}`;
-  });
-  return lines.join("\n");
-}
-
-function range(values) {
-  let low = Infinity, high = -Infinity;
-  for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
-  if (low > high) return [0, 1];
-  return low === high ? [low - (Math.abs(low) * 0.1 || 0.5), high + (Math.abs(high) * 0.1 || 0.5)] : [low, high];
-}
-
-function padded(low, high) {
-  const room = (high - low) * 0.06;
-  return [low - room, high + room];
-}
-
-function ticks(low, high) {
-  const raw = (high - low) / 3, size = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((n) => n * size).find((one) => one >= raw) ?? raw;
-  const out = [];
-  for (let y = Math.ceil(low / step) * step; y <= high; y += step) out.push(Math.abs(y) < step * 1e-9 ? 0 : y);
-  return out;
+  const legend = arms.map((one, n) => el("span", { class: "tag" }, swatch(n % 8), `${one.name}, ${count(one.runs.length, "run")}`));
+  return { charts, legend: el("div", { class: "bar legend" }, legend), table: primary, stages: [] };
 }

@@ -1,69 +1,212 @@
-// Lists of kept groups, and the same question over steps and stages.
+"use strict";
+// Kept groups of training: prompts by steps, rewards by step, lists, and one group with its tokens in colour.
 
-import { el, num, get, place, link } from "./dom.js";
+const COLOURS = { none: "no colour", logp: "log-prob", policy_logp: "log-prob in the update", entropy: "entropy", advantage: "advantage" };
+const ENDS = { logp: ["certain", "unlikely"], policy_logp: ["certain", "unlikely"], entropy: ["0 nats", "3 nats"],
+  advantage: ["negative", "positive"] };
+const SORTS = { "-surprise": "most surprising", "-global": "newest", global: "oldest", "-reward": "best reward", reward: "worst reward",
+  "-spread": "most different", "-tokens": "longest" };
+const KEPT = ["reward", "best", "spread", "surprise", "expected", "tokens", "cut", "used", "answers", "help", "global", "step"];
+const READY = [["with signal", "spread > 0"], ["all alike", "spread == 0"], ["cut off", "cut > 0"], ["with help", "help"],
+  ["not all trained", "used < answers"]];
+const PAGE = 24, MOST_ROWS = 300;
 
-export const SORTS = { surprise: "most surprising", newest: "newest", oldest: "oldest", best: "best reward", worst: "worst reward",
-  spread: "most different", longest: "longest", unlikely: "least likely" };
-const FILTERS = { signal: "with signal", alike: "all alike", cut: "cut off", helped: "with help", unused: "not all trained", unjudged: "not judged" };
-
-export async function groups(main, runs, alive) {
-  const q = place().query;
-  const now = { sort: q.get("sort") ?? "surprise", step: q.get("step") ?? "", task: q.get("task") ?? "", q: q.get("q") ?? "",
-    page: q.get("page") ?? "0", only: q.getAll("only") };
-  const found = await Promise.all(runs.map((_, r) => get(`/api/runs/${r}/groups`, { ...now, size: 24 })));
-  if (!alive()) return;
-  const go = (changes) => { location.hash = link(["groups"], { ...now, page: "0", ...changes }); };
-  const steps = [...new Map(runs.flatMap((run) => run.kept_steps.map(([whole, stage, step]) => [String(whole), `${stage} ${step} (step ${whole})`])))];
-  const tasks = [...new Set(runs.flatMap((run) => run.tasks))].sort();
-  const controls = el("div", { class: "bar" },
-    choice("Order", Object.entries(SORTS), now.sort, (value) => go({ sort: value })),
-    choice("Step", [["", "all"], ...steps.reverse()], now.step, (value) => go({ step: value })),
-    tasks.length > 1 ? choice("Task", [["", "all"], ...tasks.map((one) => [one, one])], now.task, (value) => go({ task: value })) : null,
-    el("input", { type: "search", placeholder: "question or id", value: now.q, "aria-label": "Question or id", onchange: (event) => go({ q: event.target.value }) }),
-    Object.entries(FILTERS).map(([key, text]) => el("button", { type: "button", "aria-pressed": String(now.only.includes(key)),
-      onclick: () => go({ only: now.only.includes(key) ? now.only.filter((one) => one !== key) : [...now.only, key] }) }, text)));
-  const top = Math.max(...found.flatMap((one) => one.groups.map((entry) => entry.surprise ?? 0)), 1e-9);
-  const columns = found.map((one, r) => el("section", {},
-    el("p", { class: "note" }, runs.length > 1 ? `${runs[r].name}: ` : "", `${one.total} groups`),
-    el("div", { class: "groups" }, one.groups.map((entry) => card(entry, r, top)))));
-  const pages = Math.max(...found.map((one) => Math.ceil(one.total / one.size)), 1), page = Number(now.page);
-  const turn = (to, text) => el("button", { type: "button", disabled: to < 0 || to >= pages, onclick: () => go({ page: String(to) }) }, text);
-  main.replaceChildren(controls, el("div", { class: runs.length > 1 ? "columns two" : "columns" }, columns),
-    el("div", { class: "pages" }, turn(page - 1, "Before"), `page ${page + 1} of ${pages}`, turn(page + 1, "Next")));
+// The kept groups of one run: numbers into the columns of `kept`, the steps that have some, and what a filter may ask of them.
+async function keptOf(id) {
+  const table = await questionTable(id), { kept, questions, runs } = table.doc,
+    all = kept.q.map((_, n) => n).filter((n) => runs[kept.run[n]] === id);
+  const get = (n, name) => {
+    if (KEPT.includes(name)) return kept[name][n];
+    return name === "said" ? kept.said[n].map(([text]) => text).join(" ") : table.get(kept.q[n], name);
+  };
+  const steps = [...new Set(all.map((n) => kept.global[n]))].sort((a, b) => a - b);
+  return { id, table, kept, questions, all, steps, get, known: [...KEPT, "said", "text", "gold", "task", "difficulty", "never", "lost",
+    "learnt"] };
 }
 
-function choice(label, options, value, change) {
-  const known = options.some(([key]) => key === value) ? options : [...options, [value, value]];
-  return el("label", {}, label, el("select", { onchange: (event) => change(event.target.value) },
-    known.map(([key, text]) => el("option", { value: key, selected: key === value }, text))));
+async function groupsView(query, id) {
+  const found = await keptOf(id), view = query.view ?? (query.step ? "list" : "map");
+  if (!found.all.length) {
+    return [el("h1", {}, "Groups of training"), empty("No group of this run was kept.",
+      "keep.groups_per_step says how many of each RL step are (8 unless it is set); a run without an RL stage has none.")];
+  }
+  const tabs = [["map", "prompts × steps"], ["rewards", "rewards by step"], ["list", "list"]].map(([name, text]) =>
+    press(text, view === name, () => choose({ view: name, filter: "", page: "" })));
+  return [el("h1", {}, "Groups of training"), el("div", { class: "bar" }, tabs),
+    { map: mapView, rewards: rewardsView, list: listView }[view]?.(found, query)];
 }
 
-export function card(entry, r, top) {
-  const meter = el("i");
-  meter.style.width = `${Math.min(100, (100 * (entry.surprise ?? 0)) / top)}%`;
-  const tags = [entry.cut ? ["warn", `${entry.cut} cut off`] : null, entry.used < entry.answers ? ["", `${entry.used} of ${entry.answers} trained`] : null,
-    ...entry.provenance.filter((one) => one !== "policy").map((one) => ["", one])].filter(Boolean);
-  return el("a", { class: "card group", href: link(["group", String(r), entry.address]) },
-    entry.media.length ? el("img", { class: "thumb", loading: "lazy", alt: "", src: `/api/runs/${r}/media/${encodeURIComponent(entry.media[0])}/0` }) : el("div", { class: "thumb" }),
-    el("div", {}, el("div", { class: "q" }, entry.question),
-      el("div", { class: "facts" }, `${entry.stage} ${entry.step}, ${entry.sample}`),
-      el("div", { class: "facts" }, "reward ", el("b", {}, num(entry.reward)), `, best ${num(entry.best)}, expected ${num(entry.expected)}, surprise ${num(entry.surprise)}`),
-      el("div", {}, tags.map(([kind, text]) => el("span", { class: `tag ${kind}` }, text))),
-      el("div", { class: "meter", title: `surprise ${num(entry.surprise)}` }, meter)));
+function groupLink(address, query = {}) { return link(["group", ...address.replace("group/", "").split("/")], query); }
+
+function mapView(found, query) {
+  const { all, kept, table } = found, times = new Map(), only = query.filter ?? "";
+  for (const n of all) times.set(kept.q[n], (times.get(kept.q[n]) ?? 0) + 1);
+  const is = { "": ["all", () => true], ...Object.fromEntries(STATES.map(([name, words]) => [name, [words, (q) => table.get(q, name)]])),
+    twice: ["kept twice or more", (q) => times.get(q) > 1] };
+  const stateOf = (q) => STATES.findIndex(([name]) => table.get(q, name)), rank = (q) => (stateOf(q) + 4) % 4;
+  const asked = [...times.keys()].sort((a, b) => rank(a) - rank(b) || times.get(b) - times.get(a) || a - b);
+  const chips = Object.entries(is).map(([name, [words, test]]) => [name, words, asked.filter(test).length]);
+  const rows = asked.filter((is[only] ?? is[""])[1]), drawn = rows.slice(0, Number(query.most ?? MOST_ROWS));
+  const more = el("button", { type: "button", onclick: () => choose({ most: rows.length }) }, `Show all ${rows.length} questions`);
+  const known = all.map((n) => kept.reward[n]).filter((one) => one !== null);
+  const ends = [Math.min(0, ...known), Math.max(table.doc.solved, ...known)];
+  return [el("div", { class: "bar" }, chips.map(([name, words, n]) =>
+    press(`${words} (${n})`, only === name, () => choose({ filter: name }), { disabled: !n }))),
+  aside("A row is a question, a column a step with kept groups, a cell the mean reward of its group. ",
+    "Rows: never solved first, then lost again, learnt, others.",
+    el("span", { class: "keyline" }, num(ends[0]), el("span", { class: "ramp map" }), num(ends[1]))),
+  rows.length ? el("div", { class: "card" }, rewardField(found, drawn, ends, (q) => STATES[stateOf(q)]?.[1]))
+    : empty("No question is in this state."), rows.length > drawn.length ? more : null];
 }
 
-export async function same(main, runs, sample, alive) {
-  const found = await Promise.all(runs.map((_, r) => get(`/api/runs/${r}/same`, { sample })));
-  if (!alive()) return;
-  const question = found.flatMap((one) => one.groups)[0]?.question ?? "";
-  const columns = found.map((one, r) => el("section", { class: "card" },
-    el("p", { class: "note" }, runs.length > 1 ? `${runs[r].name}: ` : "", `asked in ${one.total} kept steps`),
-    el("div", { class: "scroll" }, el("table", {},
-      el("thead", {}, el("tr", {}, ["step", "stage", "mean reward", "best", "spread", "tokens", "log-prob", "surprise"].map((name) => el("th", {}, name)))),
-      el("tbody", {}, one.groups.map((entry) => el("tr", {},
-        el("td", {}, el("a", { href: link(["group", String(r), entry.address]) }, String(entry.global_step))),
-        [`${entry.stage} ${entry.step}`, num(entry.reward), num(entry.best), num(entry.spread), num(entry.tokens), num(entry.logp), num(entry.surprise)]
-          .map((text) => el("td", {}, text)))))))));
-  main.replaceChildren(el("h2", {}, question), el("p", { class: "note" }, `The same question over steps and stages (${sample})`),
-    el("div", { class: runs.length > 1 ? "columns two" : "columns" }, columns));
+function rewardField({ id, all, kept, questions, steps }, rows, [low, high], stateOf) {
+  const at = new Map(all.map((n) => [`${kept.q[n]} ${kept.global[n]}`, n])), group = (q, step) => at.get(`${q} ${step}`);
+  const text = (q) => questions.text[q] || questions.sample[q], tail = (q) => [stateOf(q), text(q)].filter(Boolean).join(": ").slice(0, 90);
+  const say = (q, step) => {
+    const n = group(q, step), folds = (kept.said[n] ?? []).map(([said, many]) => `${many} × ${said || "no answer"}`).join(", ");
+    return `${text(q)}\nstep ${step}: ${n === undefined ? "not kept" : `reward ${num(kept.reward[n])}; ${folds}`}`;
+  };
+  const open = (q, step) => {
+    const n = group(q, step);
+    location.hash = n === undefined ? link(["question", questions.id[q]], { of: id }) : groupLink(kept.address[n]);
+  };
+  return field({ rows, columns: steps, scale: "map", label: "Mean reward by question and step", say, open, tail,
+    value: (q, step) => shade(kept.reward[group(q, step)], low, high) });
+}
+
+function rewardsView({ id, all, kept, steps }) {
+  const given = all.flatMap((n) => kept.rewards[n].map((one) => [kept.global[n], one])),
+    values = [...new Set(given.map(([, one]) => one))].filter((one) => one !== null).sort((a, b) => b - a);
+  if (!values.length) return empty("No answer of a kept group was judged.");
+  const [high, low] = [values[0], values.at(-1)], few = values.length <= 12, worth = (n) => low + ((high - low) * n) / 10;
+  const bin = (one) => (few ? one : worth(Math.round(10 * shade(one, low, high)))), bins = few ? values : Array.from({ length: 11 },
+    (_, n) => worth(10 - n));
+  const counts = new Map(), add = (name) => counts.set(name, (counts.get(name) ?? 0) + 1),
+    of = (step, what) => counts.get(`${step} ${what}`) ?? 0;
+  for (const [step, one] of given) {
+    add(`${step} ${one === null ? "none" : bin(one)}`);
+    if (one !== null) add(`${step} all`);
+  }
+  const unjudged = (step) => (of(step, "none") ? `, ${of(step, "none")} not judged` : "");
+  const about = few ? "" : "about ", share = (one, step) => `${of(step, one)} of ${of(step, "all")} answers`;
+  const say = (one, step) => `step ${step}, reward ${about}${num(one)}: ${share(one, step)}${unjudged(step)}`;
+  return [aside("Rewards of the answers in kept groups: a column is a step, a row a reward, darker where more of its answers are. ",
+    "Half of a step's kept groups are its most surprising ones."),
+    el("div", { class: "card" }, field({ rows: bins, columns: steps, label: "Share of answers by reward and step", high: 22, name: num, say,
+      value: (one, step) => (of(step, one) ? Math.sqrt(of(step, one) / of(step, "all")) : null),
+        open: (one, step) => { location.hash = link(["groups", id], { step }); } }))];
+}
+
+// The groups that a list shows by the address, in their order; of a step without kept groups, those of the nearest.
+function listed({ all, kept, known, steps, get }, query) {
+  const wanted = Number(query.step),
+    step = query.step ? steps.reduce((best, one) => (Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best), steps[0]) : null;
+  const filter = readFilter(query.filter ?? "", known), sort = query.sort in SORTS ? query.sort : "-surprise",
+    column = kept[sort.replace("-", "")], way = sort.startsWith("-") ? -1 : 1;
+  const those = all.filter((n) => step === null || kept.global[n] === step),
+    mine = those.filter((n) => !filter.test || filter.test((name) => get(n, name)));
+  return { step, sort, filter, total: those.length, mine: mine.sort((a, b) => way * ((column[a] ?? -Infinity) - (column[b] ?? -Infinity))
+    || a - b) };
+}
+
+function listView(found, query) {
+  const { id, steps, known, all } = found, { step, sort, filter, mine, total } = listed(found, query), page = Number(query.page ?? 0),
+    at = steps.indexOf(step);
+  const ready = READY.filter(([, text]) => all.some((n) => readFilter(text, known).test((name) => found.get(n, name))));
+  const move = (n, text, name) => (steps[n] === undefined ? el("span", { class: "button off" }, text)
+    : el("a", { class: "button", href: link(["groups", id], { ...query, step: steps[n], page: "" }), "data-key": name }, text));
+  const near = step === Number(query.step) ? null : el("span", { class: "note" }, `nearest to ${query.step} with kept groups`);
+  return [step === null ? null : el("div", { class: "bar stepper" }, move(at - 1, "← Step before", "ArrowLeft"),
+    el("b", {}, `step ${step}`), near,
+    move(at + 1, "Step after →", "ArrowRight"), el("a", { href: link(["groups", id], { view: "list" }) }, "all steps")),
+  filterBar(query, known, ready, filter.error, filter.at, total, mine.length),
+  el("div", { class: "bar" }, pick("order", Object.entries(SORTS), sort, (value) => choose({ sort: value, page: "" }))),
+  mine.length ? el("div", { class: "groups" }, mine.slice(page * PAGE, page * PAGE + PAGE).map((n) => groupCard(n, found, query)))
+    : empty("No group fits.", "Take the filter or the step away."),
+  pager(page, Math.ceil(mine.length / PAGE))];
+}
+
+function groupCard(n, { id, kept, questions }, query) {
+  const q = kept.q[n], src = questions.src[q],
+    href = groupLink(kept.address[n], { of: id, step: query.step, filter: query.filter, sort: query.sort });
+  const tags = [kept.cut[n] ? `${kept.cut[n]} cut off` : "", kept.used[n] < kept.answers[n]
+    ? `${kept.used[n]} of ${kept.answers[n]} trained` : "", kept.help[n] ? "with help" : ""];
+  return el("a", { class: "card group", href }, src ? el("img", { class: "thumb", loading: "lazy", alt: "", src })
+    : el("span", { class: "thumb" }),
+    el("div", {}, el("div", { class: "q" }, questions.text[q] || questions.sample[q]),
+      el("div", {}, kept.said[n].map(([text, times, reward]) => chip(text, times, reward))),
+      aside(`step ${kept.global[n]}, reward ${num(kept.reward[n])}, expected ${num(kept.expected[n])}, surprise ${num(kept.surprise[n])}`),
+      tags.filter(Boolean).map((text) => el("span", { class: "tag warn" }, text))));
+}
+
+async function groupView(query, run, at) {
+  const address = `${run}/${at}`, one = await load(`group/${address}`), { record, marks } = one, colour = query.colour ?? "logp";
+  const found = query.of ? await keptOf(run).catch(() => null) : null, strip = (text) => text?.replace("group/", "");
+  const list = found ? listed(found, query).mine.map((n) => found.kept.address[n]) : [strip(one.before), address,
+    strip(one.after)].filter(Boolean);
+  const answers = record.answers.map((item, n) => ({ ...item, n, answer: marks.read[n].answer, read: marks.read[n],
+    marks: marks.answers[n] }));
+  const folds = folded(answers, (item) => item.text).sort((a, b) => (b[2] ?? -Infinity) - (a[2] ?? -Infinity)),
+    chosen = Number(query.draw ?? folds[0]?.[3][0] ?? 0);
+  const layers = [{ id: "gold", name: "gold", kind: "gold", marks: marks.gold }, { id: "chosen", name: `answer ${chosen + 1}`,
+    kind: "chosen", marks: marks.answers[chosen] }];
+  const players = one.media.map((medium) => player(medium, layers)), bar = layerBar(layers, players),
+    there = Object.entries(COLOURS).filter(([name]) => ["none", "advantage"].includes(name) || answers.some((item) => item[name]));
+  const known = [["gold", el("b", { class: "goldtext" }, record.gold)],
+    ["answers", folded(answers).map(([text, times, reward]) => chip(text, times, reward))],
+    ["step", `${one.words} (step ${record.global_step} of the run)`], ["task", `${record.task}, ${record.answer_type}`],
+      ["expected", record.expected === null ? "never asked before" : num(record.expected)],
+    ["surprise", num(record.surprise)], ...Object.entries(record.reasons).map(([reason, n]) => [reason, count(n, "answer")])];
+  const ends = ENDS[colour] ? el("span", { class: "keyline" }, ENDS[colour][0],
+    el("span", { class: `ramp ${colour === "advantage" ? "sign" : "hot"}` }), ENDS[colour][1]) : null;
+  return [stepper(list, address, (to) => groupLink(to, { ...query, draw: "" })), el("h1", { class: "question" }, record.question), bar,
+    el("div", { class: "asked" }, el("div", {}, players.length ? players : empty("This question has no media.")),
+      el("div", {}, facts(known),
+      problems([...(marks.gold.problems ?? []), ...Object.values(record.lost_media ?? {})]),
+      one.question ? aside(el("a", { href: link(["question", one.question], { of: run }) }, "This question over stages, steps and runs"))
+        : null)),
+    el("div", { class: "bar" }, el("span", { class: "note" }, "Tokens by"),
+      there.map(([name, text]) => press(text, name === colour, () => choose({ colour: name }, true))), ends),
+    folds.map(([, times, , places]) => answerCard(answers[places[0]], times, places, one, colour, chosen))];
+}
+
+function answerCard(one, times, places, group, colour, chosen) {
+  const { record } = group, shown = one.media?.filter((mine) => !record.media.some((other) => other.key === mine.key)).at(-1),
+    medium = shown && group.turns[shown.key];
+  const parts = record.columns.map((name,
+    k) => `${name} ${num(one.rewards[k])}${record.weights[k] === 1 ? "" : ` × ${num(record.weights[k])}`}`);
+  const tags = [one.provenance === "policy" ? "" : one.provenance, one.finish === "length" ? "cut off" : "", one.used ? "" : "not trained",
+    one.turn ? `attempt ${one.turn.attempt + 1}, turn ${one.turn.turn + 1}, world gave ${num(one.turn.reward)}` : "",
+    one.read.format_ok ? "" : `format: ${one.read.errors.join(", ") || "not as asked"}`];
+  const small = (text) => el("span", { class: "note" }, text), drawn = one.marks?.shapes?.length || one.marks?.spans?.length;
+  const which = times > 1 ? `answers ${places.map((n) => n + 1).join(", ")}` : `answer ${one.n + 1}`;
+  return el("article", { class: `card tokens ${one.advantage > 0 ? "up" : one.advantage < 0 ? "down" : ""}` }, el("header", {},
+    el("b", {}, times > 1 ? `${times} × ` : "", one.answer || "no answer"), el("span", {}, "reward ", el("b", {}, num(one.reward))),
+    parts.length > 1 || record.weights[0] !== 1 ? parts.map(small) : null, el("span", {}, "advantage ", el("b", {}, signed(one.advantage))),
+    small(`${count(one.tokens.length, "token")}, ${which}`), drawn ? press("draw", places.includes(chosen),
+      () => choose({ draw: one.n }, true)) : null,
+    tags.filter(Boolean).map((text) => el("span", { class: "tag warn" }, text))),
+  one.question && one.question !== record.question ? aside(one.question) : null,
+    one.guidance ? aside(`Asked with a hint of tier ${one.guidance.tier}: ${one.guidance.question}`) : null,
+  medium ? player(medium, []) : null, tokensOf(one, colour));
+}
+
+// Colours by fixed scales, so that two steps can be compared: 5 nats of log-prob, 3 nats of entropy; advantages by the largest here.
+function tokensOf(one, colour) {
+  const values = colour === "advantage" ? one.advantages ?? one.tokens.map(() => one.advantage) : one[colour] ?? [];
+  const largest = Math.max(...values.map((value) => Math.abs(value ?? 0)), 1e-9), by = { advantage: largest, entropy: 3 }[colour] ?? -5,
+    most = colour === "advantage" ? 0.35 : 0.7;
+  const ground = (value) => {
+    if (typeof value !== "number" || colour === "none") return {};
+    const share = value / by, ink = colour !== "advantage" ? "--hot" : share > 0 ? "--pos" : "--neg";
+    return { background: `rgba(var(${ink}), ${(Math.min(1, Math.abs(share)) * most).toFixed(3)})` };
+  };
+  const say = (event) => {
+    const t = event.target.dataset?.t, lines = [["log-prob", one.logp[t]], ["in the update", one.policy_logp?.[t]],
+      ["entropy", one.entropy?.[t]], ["advantage", one.advantages?.[t] ?? one.advantage]];
+    tip(event, t === undefined ? "" : [`token ${Number(t) + 1} ${JSON.stringify(one.tokens[t])}`,
+      ...lines.filter(([, value]) => value !== undefined).map(([name, value]) => `${name} ${num(value)}`)].join("\n"));
+  };
+  return el("pre", { class: "answer", onmousemove: say, onmouseleave: () => tip(null, "") },
+    one.tokens.map((text, t) => el("span", { "data-t": t, style: ground(values[t]) }, text)));
 }

@@ -1,43 +1,43 @@
-// A medium with its marks: a picture, or kept frames of a video played at their times, with spans of time below.
+"use strict";
+// A medium as the model saw it with gold and answers drawn over it: a picture, or the kept frames of a video played at their times.
 
-import { el, svg, num } from "./dom.js";
-
-export function player(r, key, info, marks, chosen) {
-  if (!info) return el("p", { class: "problem" }, "The pixels of this medium were not kept.");
-  const source = (n) => `/api/runs/${r}/media/${encodeURIComponent(key)}/${n}`;
-  const count = info.indices.length, video = info.times !== null;
-  const image = el("img", { src: source(0), alt: video ? "Frame of the video as the model saw it" : "Picture as the model saw it", width: info.size[1], height: info.size[0] });
+// `layers`: [{name, kind: "gold" or "c<n>", marks, on}]. The node has `draw(layers)`, which a view calls when layers are switched.
+function player(medium, layers) {
+  if (!medium?.frames?.length) return el("p", { class: "problem" },
+    "The pixels of this medium were not kept: see keep.frames and eval.keep in the recipe.");
+  const runs = equalFrames(medium.frames), video = Boolean(medium.times) && runs.length > 1, [high, wide] = medium.size;
+  const image = el("img", { src: medium.frames[0], alt: video ? "Frame of the video as the model saw it" : "Picture as the model saw it",
+    width: wide, height: high });
   const over = svg("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none" });
-  const screen = el("div", { class: info.size[1] < 300 ? "screen small" : "screen" }, image, over);
-  const state = { at: 0, answer: chosen, timer: null };
-  const spans = [marks.gold, ...marks.answers].some((one) => one.spans.length > 0);
-  const end = video ? Math.max(info.duration ?? 0, info.times[count - 1], 1e-9) : 1;
-  const line = el("b"), lanes = el("div", { class: "lanes" });
-  const slider = el("input", { type: "range", min: 0, max: count - 1, value: 0, "aria-label": "Frame", oninput: (event) => show(Number(event.target.value)) });
-  const when = el("span");
+  const screen = el("div", { class: wide < 300 ? "screen small" : "screen" }, image, over), state = { at: 0, layers, timer: null };
+  const end = medium.times ? Math.max(medium.duration ?? 0, medium.times.at(-1) ?? 0, 1e-9) : 1;
+  const when = el("span"), lanes = el("div", { class: "lanes" }), cursors = [];
+  const slider = el("input", { type: "range", min: 0, max: medium.frames.length - 1, value: 0, "aria-label": "Frame",
+    oninput: (event) => show(Number(event.target.value)) });
   const play = el("button", { type: "button", onclick: () => (state.timer === null ? start() : stop()) }, "Play");
-  const film = el("div", { class: "film" }, video ? info.indices.map((_, n) => el("button", { type: "button", "aria-label": `Frame ${n + 1}`, onclick: () => show(n) },
-    el("img", { src: source(n), loading: "lazy", alt: "" }))) : []);
+  const film = el("div", { class: "film" },
+    runs.map(([from, to]) => el("button", { type: "button", "data-from": from, "data-to": to, "aria-label": from === to
+    ? `Frame ${from + 1}` : `Frames ${from + 1} to ${to + 1}, all alike`, onclick: () => show(from) },
+    el("img", { src: medium.frames[from], loading: "lazy", alt: "" }), to > from ? el("span", {}, `× ${to - from + 1}`) : null)));
 
   function show(n) {
     state.at = n;
-    image.src = source(n);
+    image.src = medium.frames[n];
     slider.value = String(n);
-    if (video) {
-      when.textContent = `${info.times[n].toFixed(2)} s, frame ${info.indices[n] + 1} of ${info.total}`;
-      line.style.left = `${(100 * info.times[n]) / end}%`;
-    }
-    [...film.children].forEach((one, i) => one.setAttribute("aria-pressed", String(i === n)));
-    over.replaceChildren(...shapes(marks.gold.shapes, "gold", n), ...shapes(marks.answers[state.answer]?.shapes ?? [], "pred", n));
+    const frame = `frame ${(medium.indices?.[n] ?? n) + 1}${medium.total ? ` of ${medium.total}` : ""}`;
+    when.textContent = medium.times ? `${medium.times[n].toFixed(2)} s, ${frame}` : frame;
+    for (const one of cursors) one.style.left = `${(100 * (medium.times?.[n] ?? 0)) / end}%`;
+    for (const one of film.children) one.setAttribute("aria-pressed", String(n >= Number(one.dataset.from) && n <= Number(one.dataset.to)));
+    over.replaceChildren(...state.layers.filter((one) => one.on).flatMap((one) => shapes(one.marks?.shapes ?? [], one.kind, n)));
   }
 
   function start() {
-    if (state.at === count - 1) show(0);
+    if (state.at >= medium.frames.length - 1) show(0);
     play.textContent = "Pause";
     const next = () => {
-      if (state.at >= count - 1 || !image.isConnected) return stop();
-      const wait = (info.times[state.at + 1] - info.times[state.at]) * 1000;
-      state.timer = setTimeout(() => { show(state.at + 1); next(); }, Math.min(Math.max(wait, 30), 2000));
+      if (state.at >= medium.frames.length - 1 || !image.isConnected) return stop();
+      const wait = (medium.times[state.at + 1] - medium.times[state.at]) * 1000;
+      state.timer = setTimeout(() => { show(state.at + 1); next(); }, Math.min(Math.max(wait, 30), 1500));
     };
     next();
   }
@@ -48,55 +48,73 @@ export function player(r, key, info, marks, chosen) {
     play.textContent = "Play";
   }
 
-  function drawLanes() {
-    if (!video) return;
-    const rows = [["gold", marks.gold.spans, "gold"], [`answer ${state.answer + 1}`, marks.answers[state.answer]?.spans ?? [], "pred"]];
-    lanes.replaceChildren(...rows.flatMap(([name, spans, kind], row) => {
-      const bars = spans.map((span) => {
-        const bar = el("i", { title: `${num(span.start)} s to ${num(span.end)} s` });
-        bar.style.left = `${(100 * Math.min(span.start, end)) / end}%`;
-        bar.style.width = `${(100 * Math.max(0, Math.min(span.end, end) - Math.min(span.start, end))) / end}%`;
-        bar.style.opacity = String(0.35 + 0.65 * span.weight);
-        return bar;
-      });
-      const text = spans.length ? spans.slice(0, 3).map((span) => `${num(span.start)} to ${num(span.end)} s`).join(", ") : "no span";
-      return [el("span", {}, `${name}: ${text}`), el("div", { class: `lane ${kind}` }, bars, row === 0 ? line : null)];
+  function draw(now) {
+    state.layers = now;
+    cursors.length = 0;
+    const timed = now.filter((one) => one.on && one.marks?.spans?.length);
+    lanes.replaceChildren(...(medium.times ? timed : []).flatMap((one) => {
+      const line = el("b"), bars = one.marks.spans.map((span) => el("i", { title: `${num(span.start)} to ${num(span.end)} s`, style: {
+        left: `${(100 * Math.min(span.start, end)) / end}%`,
+          width: `${(100 * Math.max(0, Math.min(span.end, end) - Math.min(span.start, end))) / end}%`,
+          opacity: String(0.35 + 0.65 * (span.weight ?? 1)) } }));
+      cursors.push(line);
+      return [el("span", {}, one.name), el("div", { class: `lane ${one.kind}` }, bars, line),
+        el("span", {}, one.marks.spans.slice(0, 3).map((span) => `${num(span.start)} to ${num(span.end)} s`).join(", "))];
     }));
-  }
-
-  function pick(answer) {
-    state.answer = answer;
-    drawLanes();
     show(state.at);
   }
 
-  pick(chosen);
-  const controls = video && count > 1 ? el("div", { class: "controls" }, play, slider, when) : null;
-  const left = el("div", {}, screen, controls, video && count > 1 ? film : null);
-  return { node: left, lanes: video && spans ? lanes : null, pick };
+  state.at = firstShown(medium, layers);
+  draw(layers);
+  const node = el("div", { class: "medium" }, screen, video ? [el("div", { class: "controls" }, play, slider, when), film] : null, lanes);
+  return Object.assign(node, { draw });
 }
 
-function shapes(list, kind, n) {
-  return list.filter((mark) => mark.frame === null || mark.frame === n).flatMap((mark) => {
-    const odd = mark.odd ? " odd" : "";
+// The first frame on which gold is: on a video it is what one wants to see.
+function firstShown(medium, layers) {
+  const marks = layers.find((one) => one.id === "gold")?.marks,
+    frames = (marks?.shapes ?? []).map((one) => one.frame).filter(Number.isInteger);
+  const at = frames.length ? Math.min(...frames) : marks?.spans?.length && medium.times
+    ? medium.times.findIndex((time) => time >= marks.spans[0].start) : 0;
+  return Math.max(0, Math.min(at, medium.frames.length - 1));
+}
+
+// Runs of frames that are alike: [first, last].
+function equalFrames(frames) {
+  const out = [];
+  frames.forEach((one, n) => (n && one === frames[n - 1] ? (out[out.length - 1][1] = n) : out.push([n, n])));
+  return out;
+}
+
+function shapes(marks, kind, n) {
+  return marks.filter((mark) => mark.frame === null || mark.frame === undefined || mark.frame === n).flatMap((mark) => {
+    const p = mark.points, twice = (d) => [svg("path", { class: "halo", d }),
+      svg("path", { class: `mark ${kind}${mark.odd ? " odd" : ""}`, d })];
+    const corners = () => p.filter((_, i) => i % 2 === 0).map(([a, b],
+      i) => `M${a} ${b}H${p[2 * i + 1][0]}V${p[2 * i + 1][1]}H${a}Z`).join("");
     if (mark.kind === "point") {
-      const [x, y] = mark.points[0];
-      const cross = `M${x - 2.4} ${y}H${x + 2.4}M${x} ${y - 2.4}V${y + 2.4}`;
-      const ring = `M${x - 1.5} ${y}a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0 -3 0`;
-      return twice((mark.negative ? ring : cross + ring), kind + odd);
+      const [x, y] = p[0], ring = `M${x - 1.5} ${y}a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0 -3 0`;
+      return twice(mark.negative ? ring : `M${x - 2.4} ${y}H${x + 2.4}M${x} ${y - 2.4}V${y + 2.4}${ring}`);
     }
-    if (mark.kind === "mask") {
-      const pairs = mark.points.filter((_, i) => i % 2 === 0).map((p, i) => [p, mark.points[2 * i + 1]]);
-      return [svg("path", { class: `mask ${kind}`, d: pairs.map(([[a, b], [c, d]]) => `M${a} ${b}H${c}V${d}H${a}Z`).join("") })];
-    }
-    if (mark.kind === "box") {
-      const [[a, b], [c, d]] = mark.points;
-      return twice(`M${a} ${b}H${c}V${d}H${a}Z`, kind + odd);
-    }
-    return twice(`M${mark.points.map((p) => p.join(" ")).join("L")}Z`, kind + odd);
+    if (mark.kind === "mask") return [svg("path", { class: `mask ${kind}`, d: corners() })];
+    return twice(mark.kind === "polygon" ? `M${p.map((one) => one.join(" ")).join("L")}Z` : corners());
   });
 }
 
-function twice(d, kind) {
-  return [svg("path", { class: "halo", d }), svg("path", { class: kind, d })];
+// Buttons that switch layers of marks off and on; what is off stands in the address.
+function layerBar(layers, players) {
+  const off = new Set((place().query.hide ?? "").split(",").filter(Boolean)),
+    marked = layers.filter((one) => one.marks?.shapes?.length || one.marks?.spans?.length);
+  for (const one of layers) one.on = !off.has(one.id);
+  players.forEach((one) => one.draw?.(layers));
+  if (!marked.length) return null;
+  const flip = (one, button) => {
+    if (!off.delete(one.id)) off.add(one.id);
+    one.on = !off.has(one.id);
+    button.setAttribute("aria-pressed", String(one.on));
+    history.replaceState(null, "", link(place().path, { ...place().query, hide: [...off].join(",") }));
+    players.forEach((player) => player.draw?.(layers));
+  };
+  return el("div", { class: "bar layers", role: "group", "aria-label": "Drawn" }, el("span", { class: "note" }, "Drawn"),
+    marked.map((one) => press([el("i", { class: `key ${one.kind}` }), one.name], one.on, (event) => flip(one, event.currentTarget))));
 }

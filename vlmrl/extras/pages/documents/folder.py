@@ -1,0 +1,223 @@
+"""What a folder holds to look at: runs, evaluations, comparisons, data checks and a study, and which runs are seeds of one recipe."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from vlmrl.errors import ConfigError, StorageError
+from vlmrl.evals.score.recipes import NOT_MEASURED, method_of
+from vlmrl.evals.score.table import figure, visible
+from vlmrl.extras.pages.documents.run import primary_of, where
+from vlmrl.extras.pages.documents.shapes import Doc, stage_words
+from vlmrl.extras.pages.documents.source import Kind, Source, unique
+from vlmrl.run.listing import is_run
+
+DEPTH = 4
+"""Folders within folders that are looked into."""
+MOST = 2000
+"""Items of a view."""
+SEEDS = 3
+"""Least runs of an arm from which a t interval says something."""
+STUDY = "study.json"
+CHECK = b'data-page="check"'
+"""Stands in the first line of the page of a data check."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """Something to look at."""
+
+    id: str
+    kind: Kind
+    path: Path
+
+
+def kind_of(path: Path) -> Kind | None:
+    """What a path is; None for what holds others, or nothing."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return "check" if path.suffix == ".html" and CHECK in file.read(256) else None
+    if not path.is_dir():
+        return None
+    if is_run(path) or ((path / "config.yaml").is_file() and any((path / name).exists() for name in ("metrics.jsonl", "eval"))):
+        return "run"
+    if (path / "comparison.json").is_file():
+        return "comparison"
+    return "evaluation" if (path / "summary.json").is_file() else None
+
+
+def items_of(paths: Sequence[Path]) -> list[Item]:
+    """Everything to look at in some folders, each once; a run is not looked into.
+
+    Raises:
+        ConfigError: there is no such path, or nothing to look at.
+    """
+    found: dict[Path, tuple[Kind, Path]] = {}
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path}: no such folder; runs are in the recipe's run.root, which is 'runs' where it says nothing")
+        for kind, one in (*_walk(path, 0), *_of_study(path)):
+            found.setdefault(one.resolve(), (kind, one))
+    if not found:
+        names = ", ".join(str(path) for path in paths)
+        what = "a run, an evaluation, a comparison, the page of a data check, or a folder of them"
+        raise ConfigError(
+            f"{names}: nothing to look at; give {what}. A run is a folder <run.root>/<run.name> with run.json and config.yaml"
+        )
+    chosen = list(found.values())[:MOST]
+    names = unique([path.resolve().stem if kind == "check" else path.resolve().name for kind, path in chosen])
+    return [Item(id=name, kind=kind, path=path) for name, (kind, path) in zip(names, chosen, strict=True)]
+
+
+def _walk(path: Path, depth: int) -> Iterable[tuple[Kind, Path]]:
+    kind = kind_of(path)
+    if kind is not None:
+        yield kind, path
+    elif path.is_dir() and depth < DEPTH:
+        for inner in sorted(path.iterdir()):
+            if not inner.name.startswith(".") and (not inner.is_symlink() or depth == 0):
+                yield from _walk(inner, depth + 1)
+
+
+def _of_study(path: Path) -> Iterable[tuple[Kind, Path]]:
+    """The runs of a study that lie elsewhere."""
+    for folders in (study_of(path) or {}).values():
+        for folder in folders:
+            if (kind := kind_of(folder) if folder.exists() else None) is not None:
+                yield kind, folder
+
+
+def study_of(path: Path) -> dict[str, list[Path]] | None:
+    """The arms of a study, name -> folders of its runs; None where there is none.
+
+    Raises:
+        StorageError: its file is damaged.
+    """
+    file = path / STUDY
+    if not file.is_file():
+        return None
+    try:
+        arms = json.loads(file.read_bytes())["arms"]
+        return {str(name): [path / str(folder) for folder in folders] for name, folders in arms.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageError(f"{file}: not a study ({error!r}): it needs 'arms', a name for each with a list of folders of runs") from error
+
+
+def arms_of(sources: Sequence[Source], study: Mapping[str, Sequence[Path]] | None) -> dict[str, list[Source]]:
+    """Runs that belong together: those of an arm, where a study says so, else those whose recipes differ in nothing but the seed."""
+    left = list(sources)
+    out: dict[str, list[Source]] = {}
+    for name, folders in (study or {}).items():
+        wanted = {folder.resolve() for folder in folders}
+        out[name] = [source for source in left if source.path in wanted]
+        left = [source for source in left if source not in out[name]]
+    alike: dict[str, list[Source]] = {}
+    for source in left:
+        alike.setdefault(_text_of(source), []).append(source)
+    for group in alike.values():
+        group.sort(key=lambda source: source.seed)
+        out[_shared_name([source.path.name for source in group], out)] = group
+    return {name: group for name, group in out.items() if group}
+
+
+def _text_of(source: Source) -> str:
+    """What of a recipe makes a method, as text that is equal for equal ones."""
+    return json.dumps(method_of(source.config), sort_keys=True, default=str)
+
+
+def _shared_name(names: Sequence[str], taken: Iterable[str]) -> str:
+    """What names of runs begin with, as `dots` of dots-s0 and dots-s1; the first with a number where that is taken."""
+    first, last = min(names), max(names)
+    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    name = names[0] if len(names) == 1 else first[:length].removesuffix("-s").rstrip("-_. 0123456789") or names[0]
+    number, chosen = 2, name
+    while chosen in taken:
+        chosen, number = f"{name} {number}", number + 1
+    return chosen
+
+
+def over_seeds(sources: Sequence[Source]) -> Doc | None:
+    """Mean of the primary number over runs with a t interval; None where runs have no such number, or not the same one."""
+    found = [one for source in sources if (one := primary_of(source)) is not None]
+    if not found or len({one["metric"] for one in found}) > 1:
+        return None
+    values, metric = [one["mean"] for one in found], found[0]["metric"]
+    mean, n = statistics.fmean(values), len(values)
+    half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) / n**0.5 if n >= SEEDS else 0.0
+    interval = f"[{figure(metric, mean - half)}, {figure(metric, mean + half)}]" if half else ""
+    few = f"mean over {n} seeds, too few for an interval"
+    note = f"one run: {NOT_MEASURED}" if n == 1 else few if n < SEEDS else f"mean over {n} seeds, 95% t interval"
+    ends = {"low": mean - half if half else None, "high": mean + half if half else None}
+    return {"metric": metric, "label": found[0]["label"], "runs": n, "mean": mean, **ends} | {
+        "text": figure(metric, mean),
+        "interval": interval,
+        "note": note,
+        "values": values,
+    }
+
+
+def differs(arms: Mapping[str, Sequence[Source]]) -> dict[str, list[str]]:
+    """Arm -> the keys of its recipe that are not the same in all arms, with their values."""
+    flat = {name: dict(_flat("", json.loads(_text_of(group[0])))) for name, group in arms.items()}
+    keys = sorted({key for values in flat.values() for key in values})
+    unlike = [key for key in keys if len({values.get(key) for values in flat.values()}) > 1]
+    # what only one arm has is said by its name in the list above it
+    lacking = {key for key in unlike if any(key not in values for values in flat.values())}
+    unlike = [key for key in unlike if key not in lacking or not any(key.startswith(f"{other}.") for other in unlike)]
+    return {name: [f"{key}: {values.get(key, 'not set')}" for key in unlike[:12]] for name, values in flat.items()}
+
+
+def _flat(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, one in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else str(key), one)
+    elif isinstance(value, list) and all(isinstance(one, dict) and "name" in one for one in value) and value:
+        names = ", ".join(str(one["name"]) for one in value)
+        yield prefix, names
+        for one in value:
+            yield from _flat(f"{prefix}.{one['name']}", {key: inner for key, inner in one.items() if key != "name"})
+    else:
+        yield prefix, json.dumps(value)[:80]
+
+
+def run_line(source: Source, arm: str, *, live: bool = True) -> Doc:
+    """A run in the list. A copy does not say how long ago something was: it is read later."""
+    line = source.line
+    wall = line.wall or max(source.metrics.walls.values(), default=None)
+    return {
+        "id": source.name,
+        "name": visible(source.path.name),
+        "folder": visible(str(source.path)),
+        "status": line.status,
+        "stage": None if line.stage is None else stage_words(line.stage),
+        "where": where(line),
+        "step": line.step,
+        "steps": line.steps,
+        "wall": wall,
+        "ago": "" if wall is None or not live else ago(time.time() - wall),
+        "holder": line.holder,
+        "problem": None if line.problem is None else visible(line.problem),
+        "model": None if line.model is None else visible(line.model),
+        "arm": arm,
+        "seed": source.seed,
+        "primary": primary_of(source),
+        "groups": len(source.kept),
+        "address": f"run/{source.name}",
+    }
+
+
+def ago(seconds: float) -> str:
+    """`12 s ago`, `5 min ago`, `3 h ago`, `2 days ago`."""
+    seconds = max(0.0, seconds)
+    for size, word in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size or (word != "days" and seconds >= size):
+            return f"{seconds // size:.0f} {word} ago"
+    return f"{seconds:.0f} s ago"

@@ -1,0 +1,68 @@
+"""Parts of documents: estimates, tables and words for stages, as JSON values that a page shows as they are.
+
+Texts of runs have their invisible characters spelled out here (`table.visible`); a page shows them as text and never as HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vlmrl.evals.score.paired import Gap
+from vlmrl.evals.score.summary import Interval
+from vlmrl.evals.score.table import difference_text, interval_text, p_text, visible
+
+WORDS = {"sft": "SFT", "rl": "RL", "grpo": "RL", "dpo": "DPO", "pretrain": "pretraining", "pretraining": "pretraining"}
+"""Names of stages as sentences say them; others as they are."""
+
+Doc = dict[str, Any]
+
+
+def stage_words(name: str) -> str:
+    """`SFT` for `sft`."""
+    return WORDS.get(name.lower(), visible(name))
+
+
+def when(name: str) -> str:
+    """The time of an evaluation: `before training`, `after SFT`, `at step 40 of RL`."""
+    if name == "base":
+        return "before training"
+    stage, _, step = name.partition("@")
+    return f"at step {visible(step)} of {stage_words(stage)}" if step else f"after {stage_words(name)}"
+
+
+def estimate(metric: str, x: Interval | None) -> Doc:
+    """A mean with its interval; without one, why there is none."""
+    if x is None:
+        return {"mean": None, "low": None, "high": None, "text": "-", "interval": "", "why": ""}
+    text, _, interval = interval_text(metric, x).partition(" ")
+    known = x.low is not None
+    return {"mean": x.mean, "low": x.low, "high": x.high, "text": text, "interval": interval if known else "", "why": x.why}
+
+
+def cell(text: str, small: str = "", *, dim: bool = False, kind: str | None = None) -> Doc:
+    """A cell of a table: its text, what stands smaller below, whether it says nothing new, and whether it is good or bad news."""
+    return {"text": visible(text), "small": visible(small), "dim": dim, "kind": kind}
+
+
+def mean_cell(metric: str, x: Interval | None) -> Doc:
+    """A mean with its interval below, or why it has none; dimmed then."""
+    shown = estimate(metric, x)
+    return cell(shown["text"], shown["interval"] or f"({shown['why']})" * bool(shown["why"]), dim=not shown["interval"])
+
+
+def gap_cell(metric: str, gap: Gap | None, *, lower_is_better: bool = False) -> Doc:
+    """A difference with its interval and p value; better or worse where it is beyond doubt."""
+    if gap is None:
+        return cell("-", dim=True)
+    if not gap.differ:
+        return cell("same", dim=True)
+    mean, _, interval = difference_text(metric, gap).partition(" ")
+    way = gap.sign * (-1 if lower_is_better else 1)
+    return cell(mean, f"{interval} p {p_text(gap.p)}", dim=way == 0, kind={1: "better", -1: "worse"}.get(way))
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str | Mapping[str, Any]]], note: str = "") -> Doc:
+    """A table; cells are texts or `cell`."""
+    shown = [[visible(one) if isinstance(one, str) else one for one in row] for row in rows]
+    return {"title": visible(title), "note": visible(note), "header": [visible(name) for name in header], "rows": shown}

@@ -1,0 +1,256 @@
+"""What a page reads of one run or evaluation, followed while it grows: metrics, records, kept groups and pixels. Reads only.
+
+Everything is read once and again only where its file has changed. A file that is a link out of the folder is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from vlmrl.errors import ConfigError, StorageError
+from vlmrl.evals.score.records import Record, read_verified
+from vlmrl.evals.score.runfiles import EvalResults, read_eval, read_metrics
+from vlmrl.extras.pages.documents.follow import MetricsFollower
+from vlmrl.extras.pages.documents.groups import KeptGroups
+from vlmrl.extras.pages.kept.read import rank_folders
+from vlmrl.extras.pages.prompts import Written, read_prompts, read_questions
+from vlmrl.extras.pages.runfiles import Frames, read_frames
+from vlmrl.run.listing import RunLine, line_of
+
+T = TypeVar("T")
+Kind = Literal["run", "evaluation", "comparison", "check"]
+READ = ("run.json", "config.yaml", "LOCK", "metrics.jsonl", "eval", "environment.json", "groups", "summary.json", "frames")
+"""What is read of a folder beside records and kept groups."""
+
+
+class Forbidden(Exception):
+    """A path leads out of the folder that is shown."""
+
+
+class Source:
+    """A run or an evaluation.
+
+    Args:
+        name: of the item in addresses.
+        strict: a damaged file of records is an error; else it is a problem that the page says, and the rest is shown.
+    """
+
+    def __init__(self, path: Path, name: str, kind: Kind, *, strict: bool = False):
+        self.path, self.name, self.kind, self.strict = path.resolve(), name, kind, strict
+        self.metrics = MetricsFollower(self.path / "metrics.jsonl")
+        self.kept = KeptGroups(self.path / "groups")
+        self.problems: list[str] = []
+        self.caches: dict[str, Any] = {}
+        """Of those who make documents of it: name -> (stamp, value)."""
+        self._read: dict[str, tuple[Any, Any]] = {}
+
+    def follow(self) -> tuple[Any, ...]:
+        """Take in what was written since the last call.
+
+        Returns:
+            A stamp: another one where something is new.
+
+        Raises:
+            Forbidden: a file or folder that is read is a link out of the folder.
+        """
+        for name in READ:
+            self.confined(self.path / name)
+        for folder in rank_folders(self.kept.path).values():
+            self.confined(folder)
+            with os.scandir(folder) as entries:  # which knows of links without another look at the disk
+                for entry in entries:
+                    if entry.is_symlink():
+                        self.confined(Path(entry.path))
+        self.metrics.follow()
+        self.kept.follow()
+        order = _stat(self.path / "eval" / "order.json")
+        return self.metrics.size, len(self.kept), self.kept.generation, order, self.line.status if self.kind == "run" else ""
+
+    def confined(self, path: Path) -> Path:
+        """
+        Raises:
+            Forbidden: the path is not inside of the folder, links followed.
+        """
+        if not path.resolve().is_relative_to(self.path):
+            raise Forbidden
+        return path
+
+    @property
+    def line(self) -> RunLine:
+        """Where the run is."""
+        stamps = [_stat(self.path / name) for name in ("run.json", "config.yaml", "LOCK", "FINISHED", "metrics.jsonl")]
+        return self._cached("line", stamps if is_over(self.path) else None, lambda: line_of(self.path))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The recipe; nothing where it cannot be read, which `line` says."""
+        return self._cached("config", _stat(self.path / "config.yaml"), lambda: read_yaml(self.path / "config.yaml"))
+
+    @property
+    def seed(self) -> int:
+        """Of every interval that is shown of it."""
+        section = self.config.get("run")
+        seed = section.get("seed") if isinstance(section, dict) else 0
+        return seed if isinstance(seed, int) else 0
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Versions and machine."""
+        path = self.path / "environment.json"
+        return json.loads(path.read_bytes()) if path.is_file() else {}
+
+    @cached_property
+    def evaluation(self) -> EvalResults:
+        """Of an evaluation: its records and what was asked.
+
+        Raises:
+            ConfigError, StorageError: it was not finished, or a file is damaged.
+        """
+        return read_eval(self.path)
+
+    @property
+    def records(self) -> dict[str, list[Record]]:
+        """Of a run its held-out evaluations by stage, in their order; of an evaluation its tasks. Those without an answer are left out.
+
+        Raises:
+            StorageError: a file is damaged (`strict`).
+        """
+        if self.kind == "evaluation":
+            return {name: rows for name, rows in self.evaluation.records.items() if rows}
+        return {name: rows for name in self.evaluations for rows in [self.records_of(name)] if rows}
+
+    @property
+    def evaluations(self) -> list[str]:
+        """The stages of a run that were evaluated, in their order."""
+        file = self.path / "eval" / "order.json"
+        try:
+            return [str(name) for name in json.loads(file.read_bytes())] if file.is_file() else []
+        except (ValueError, TypeError) as error:
+            raise StorageError(f"{file}: not a list of stages: {error}") from error
+
+    def records_of(self, name: str) -> list[Record]:
+        """The answers of a run's evaluation after a stage.
+
+        Raises:
+            StorageError: the file is damaged (`strict`).
+        """
+        path = self.confined(self.path / "eval" / f"{name}.jsonl")
+
+        def read() -> list[Record]:
+            try:
+                return read_verified(path)
+            except (StorageError, ConfigError) as error:
+                if self.strict:
+                    raise
+                self.problems.append(str(error))
+                return []
+
+        return self._cached(path.name, _stat(path), read)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl.
+
+        Raises:
+            StorageError: one is damaged (`strict`).
+        """
+        path = self.path / "metrics.jsonl"
+
+        def read() -> list[dict[str, Any]]:
+            try:
+                return read_metrics(path) if path.is_file() else []
+            except StorageError as error:
+                if self.strict:
+                    raise
+                self.problems.append(str(error))
+                return []
+
+        return self._cached("lines", _stat(path), read)
+
+    @property
+    def pixels(self) -> dict[str, Frames]:
+        """Sample -> the pixels that were kept of it in evaluations."""
+        folder = self.confined(self._frames)
+
+        def read() -> dict[str, Frames]:
+            return {frames.sample_id: frames for frames in read_frames(folder, self.records.values())}
+
+        return self._cached("pixels", _stat(folder), read)
+
+    @property
+    def prompts(self) -> dict[str, Written]:
+        """`Record.prompt_ids_hash` -> the prompt as the model saw it."""
+        return self._cached("prompts", _stat(self._frames / "prompts.jsonl"), lambda: read_prompts(self._frames))
+
+    @property
+    def asked(self) -> dict[str, dict[str, str]]:
+        """`Record.sample_hash` -> `content`, `question` and `gold`."""
+        return self._cached("asked", _stat(self._frames / "questions.jsonl"), lambda: read_questions(self._frames))
+
+    def kept_medium(self, key: str) -> Path | None:
+        """The file of a kept group's medium.
+
+        Raises:
+            StorageError: that is no key.
+            Forbidden: it is a link out of the run.
+        """
+        path = self.kept.media(key)
+        return None if path is None else self.confined(path)
+
+    @property
+    def _frames(self) -> Path:
+        return self.path / "frames" if self.kind == "evaluation" else self.path / "eval" / "frames"
+
+    def _cached(self, name: str, stamp: Any, read: Callable[[], T]) -> T:
+        """What was read, while its stamp is the same; None is a stamp of nothing that may be kept."""
+        if stamp is None or self._read.get(name, (None, None))[0] != stamp:
+            self._read[name] = stamp, read()
+        return self._read[name][1]
+
+
+def is_over(path: Path) -> bool:
+    """Whether a run has ended, so that what was read of it holds."""
+    return (path / "FINISHED").exists()
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A recipe as values; nothing where it is not one. By libyaml, where it is installed: a folder has many."""
+    import yaml
+
+    try:
+        value = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, yaml.YAMLError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def stages_of(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """The stages of a recipe."""
+    listed: Any = config.get("stages") or []
+    return [stage for stage in listed if isinstance(stage, dict) and isinstance(stage.get("name"), str)]
+
+
+def _stat(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """Names that are different, and fit into an address: characters that do not are replaced, and a number tells equal ones apart."""
+    out: list[str] = []
+    for name in names:
+        plain = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "-" for c in name)[:60] or "item"
+        number = 2
+        chosen = plain
+        while chosen in out:
+            chosen, number = f"{plain}-{number}", number + 1
+        out.append(chosen)
+    return out

@@ -112,30 +112,25 @@ class Record:
         return json.dumps(dataclasses.asdict(self), sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
-_FIELDS = frozenset(field.name for field in dataclasses.fields(Record))
-
-
 def from_json(row: Mapping[str, Any]) -> Record:
     """Read the record of a parsed line.
 
     Raises:
         KeyError, TypeError: a field is missing, unknown or of another shape.
     """
-    known = _FIELDS
     twice = sorted(old for old, new in RENAMED.items() if old in row and new in row)
     if twice:
         raise TypeError(f"field '{twice[0]}' is the earlier name of '{RENAMED[twice[0]]}', which is there as well")
     row = {RENAMED.get(name, name): value for name, value in row.items()}
-    if row.keys() != known:
-        unknown = sorted(set(row) - known)
+    if row.keys() != Record.__dataclass_fields__.keys():
+        unknown = sorted(set(row) - Record.__dataclass_fields__.keys())
         if unknown:
             raise TypeError(f"unknown field '{unknown[0]}'")
-        missing = sorted(known - set(row) - LATER)
+        missing = sorted(Record.__dataclass_fields__.keys() - set(row) - LATER)
         if missing:
             raise KeyError(missing[0])
     pred = None if row["pred"] is None else tuple(float(v) for v in row["pred"])
-    gold = tuple(float(v) for v in row["gold"])
-    return Record(**{**row, "pred": pred, "gold": gold, "think": Think(**row["think"])})
+    return Record(**{**row, "pred": pred, "gold": tuple(map(float, row["gold"])), "think": Think(**row["think"])})
 
 
 def settings_json(settings: GenerationSettings, engine: str = REFERENCE) -> dict[str, float | str]:

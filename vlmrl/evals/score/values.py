@@ -34,14 +34,13 @@ def metric_values(answers: Answers, only: Collection[str] | None = None) -> dict
 
 def question_values(of: Of, answers: Answers) -> Values:
     """Average a metric over the answers to each question to which it applies; questions where it applies to none are left out."""
-    found = {name: (value_of(of, rows), rows[0].cluster) for name, rows in answers.items()}
-    return {name: (value, cluster) for name, (value, cluster) in found.items() if value is not None}
+    # nearly always a question has one answer, and this is called for every question and metric
+    found = ((name, of(rows[0]) if len(rows) == 1 else value_of(of, rows), rows[0].cluster) for name, rows in answers.items())
+    return {name: (value, cluster) for name, value, cluster in found if value is not None}
 
 
 def value_of(of: Of, answers: Sequence[Record]) -> float | None:
     """Average a metric over the answers to which it applies; None if it applies to none."""
-    if len(answers) == 1:  # nearly always, and this is called for every question and metric
-        return of(answers[0])
     found = [value for r in answers if (value := of(r)) is not None]
     return sum(found) / len(found) if found else None
 

@@ -64,7 +64,6 @@ LINES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "share of groups whose rewards are all equal, and of rows left out by filters",
         ("frac_reward_zero_std", "filter/*"),
     ),
-    ("Loss", "of the update", ("loss",)),
 )
 """Title, note, and names of the metrics (`*` stands for any text) of each group of lines. A group without data is left out."""
 TOKENS = ("tokens/forward", "tokens/saved")

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.score.recipes import NOT_MEASURED, method_of
 from vlmrl.evals.score.table import figure, visible
 from vlmrl.extras.pages.documents.run import primary_of, where
 from vlmrl.extras.pages.documents.shapes import Doc, stage_words
 from vlmrl.extras.pages.documents.source import Kind, Source, unique
+from vlmrl.metrics.intervals import paired_seeds
 from vlmrl.run.listing import is_run
 
 DEPTH = 4
@@ -151,12 +150,12 @@ def over_seeds(sources: Sequence[Source]) -> Doc | None:
         return None
     values, metric = [one["mean"] for one in found], found[0]["metric"]
     mean, n = statistics.fmean(values), len(values)
-    half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) / n**0.5 if n >= SEEDS else 0.0
-    interval = f"[{figure(metric, mean - half)}, {figure(metric, mean + half)}]" if half else ""
+    bounds = paired_seeds([0.0] * n, values).bounds() if n >= SEEDS else None
+    low, high = (None, None) if bounds is None else (bounds.low, bounds.high)
+    interval = "" if low is None or high is None else f"[{figure(metric, low)}, {figure(metric, high)}]"
     few = f"mean over {n} seeds, too few for an interval"
     note = f"one run: {NOT_MEASURED}" if n == 1 else few if n < SEEDS else f"mean over {n} seeds, 95% t interval"
-    ends = {"low": mean - half if half else None, "high": mean + half if half else None}
-    return {"metric": metric, "label": found[0]["label"], "runs": n, "mean": mean, **ends} | {
+    return {"metric": metric, "label": found[0]["label"], "runs": n, "mean": mean, "low": low, "high": high} | {
         "text": figure(metric, mean),
         "interval": interval,
         "note": note,

@@ -20,7 +20,7 @@ from vlmrl.extras.pages.documents.groups import KeptGroups
 from vlmrl.extras.pages.kept.read import rank_folders
 from vlmrl.extras.pages.prompts import Written, read_prompts, read_questions
 from vlmrl.extras.pages.runfiles import Frames, read_frames
-from vlmrl.run.listing import RunLine, line_of
+from vlmrl.run.listing import RunLine, line_of, mapping
 
 T = TypeVar("T")
 Kind = Literal["run", "evaluation", "comparison", "check"]
@@ -89,7 +89,7 @@ class Source:
     @property
     def config(self) -> dict[str, Any]:
         """The recipe; nothing where it cannot be read, which `line` says."""
-        return self._cached("config", _stat(self.path / "config.yaml"), lambda: read_yaml(self.path / "config.yaml"))
+        return self._cached("config", _stat(self.path / "config.yaml"), lambda: mapping(self.path / "config.yaml", []))
 
     @property
     def seed(self) -> int:
@@ -216,17 +216,6 @@ class Source:
 def is_over(path: Path) -> bool:
     """Whether a run has ended, so that what was read of it holds."""
     return (path / "FINISHED").exists()
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A recipe as values; nothing where it is not one. By libyaml, where it is installed: a folder has many."""
-    import yaml
-
-    try:
-        value = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, yaml.YAMLError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def stages_of(config: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from vlmrl.extras.pages.view.groups import KeptGroups
 
 from tests.support.kept import group, key_of, pixels, record
 from vlmrl.errors import StorageError
+from vlmrl.extras.pages.documents.groups import KeptGroups
 from vlmrl.extras.pages.kept import media
 from vlmrl.extras.pages.kept.read import index_path, shard_path
 from vlmrl.extras.pages.kept.record import completions, line_of, pick, surprise

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.e2e.test_two_ranks import assert_same_updates
 from tests.support import runs
@@ -75,3 +77,22 @@ def test_two_ranks_equal_one(uninterrupted: tuple[dict[str, Any], dict[str, Any]
     for one, other in zip(alone, together, strict=True):
         for name in (name for name in one if name.startswith("distill/")):
             assert other[name] == pytest.approx(one[name], abs=2e-5), name
+
+
+def test_a_teacher_of_another_size(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Twice as wide, with the same tokenizer: its hidden states and output matrix meet the policy's in the divergence."""
+    import transformers
+
+    model, world = tiny_files
+    wide, config = tmp_path / "wide", transformers.AutoConfig.from_pretrained(model)
+    shutil.copytree(model, wide)
+    for size in ("hidden_size", "num_attention_heads", "num_key_value_heads"):
+        setattr(config.text_config, size, 2 * getattr(config.text_config, size))
+    config.vision_config.out_hidden_size *= 2
+    torch.manual_seed(0)
+    transformers.Qwen2_5_VLForConditionalGeneration(config).save_pretrained(wide)
+    run = small((model, world), tmp_path, steps=1, teacher={"weights": str(wide)}, **BOTH)
+    assert runs.run(run) == 0, Path(run["run"]["root"], "error.txt").read_text()
+    line = next(line for line in read_metrics(runs.run_dir(run) / "metrics.jsonl") if "distill/gap" in line)
+    assert line["distill/prompt_tokens/teacher"] == line["distill/prompt_tokens/student"]
+    assert line["distill/gap"] != 0 < line["auxiliary/teacher_jsd"]

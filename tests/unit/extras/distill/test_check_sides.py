@@ -1,0 +1,64 @@
+"""What `vlmrl check` says of both sides, and what a plan counts of the teacher."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.extras.distill.test_distill_section import recipe
+from vlmrl.config.schema import Config
+from vlmrl.extras.distill.check import check_sides
+from vlmrl.extras.plan.gpus import gpu_of
+from vlmrl.extras.plan.model import named_shape
+from vlmrl.extras.plan.recipe import verdict
+from vlmrl.extras.plan.result import plan
+from vlmrl.extras.plan.settings import settings_of
+from vlmrl.run.audit_report import AuditReport
+
+
+def report(model: Path, world: Path, **stage: Any) -> AuditReport:
+    found = AuditReport()
+    check_sides(found, Config.model_validate(recipe(**stage)), str(model), world)
+    return found
+
+
+def test_tokens_of_both_sides(tiny_files: tuple[Path, Path]) -> None:
+    """Of 68 x 60 pixels 28 x 28 are left for the policy and 56 x 56 for the teacher: a token and four for each pair of frames."""
+    found = report(*tiny_files)
+    assert found.problems == []
+    (note,) = found.notes
+    assert "stage 'distill': a prompt has 43 tokens for the policy (at most 45) and 65 for the teacher (at most 69)" in note
+    assert "by the first 50 rows; the teacher reads up to 2572 tokens in a step, forward alone, and the policy trains on up to 2228" in note
+
+
+def test_a_teacher_that_sees_nothing_else_is_pointed_out(tiny_files: tuple[Path, Path]) -> None:
+    (note,) = report(*tiny_files, teacher={}).notes
+    assert note.endswith("it sees nothing else than the policy, which it is")
+
+
+def test_another_tokenizer_is_refused_with_both_sizes(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, world = tiny_files
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    file = other / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    last = tokenizer["added_tokens"][-1]
+    tokenizer["added_tokens"].append({**last, "id": last["id"] + 1, "content": "<|one_more|>"})
+    file.write_text(json.dumps(tokenizer))
+    (problem,) = report(model, world, teacher={"weights": str(other)}).problems
+    assert f"its tokenizer has {last['id'] + 2} ids and that of model.path {last['id'] + 1}" in problem
+    assert "'<|one_more|>' there, None here" in problem
+    assert report(model, world, teacher={"weights": str(model)}).problems == []
+
+
+@pytest.mark.parametrize(("reweight", "passes"), [(["teacher_reverse_kl"], 2.0), ([], 1.0)])
+def test_a_plan_counts_the_passes(reweight: list[str], passes: float) -> None:
+    methods = {"reweight": [{"name": name} for name in reweight], "auxiliary_losses": [{"name": "teacher_jsd"}]}
+    config = Config.model_validate(recipe(**methods))
+    settings = settings_of(config, config.stages[0], shape=named_shape("qwen2.5-vl-3b"), gpu=gpu_of("h100"), gpus=1)
+    assert (settings.passes, settings.reference, settings.teacher) == (passes, True, True)
+    assert any("vlmrl check says how much longer" in line for line in verdict("distill", plan(settings)))

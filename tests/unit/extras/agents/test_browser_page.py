@@ -136,6 +136,11 @@ def test_actions(browser: Browser):
     page.key("a", 2)
     page.key("backspace")
     assert page.run("i.value") == "", "ctrl+a selects all of the field"
+    every = "".join(map(chr, range(33, 127)))
+    page.type(every)
+    assert page.run("i.value") == every, "no character is taken for a key of another name"
+    page.key("a", 2)
+    page.key("backspace")
     page.run("said.splice(0)")
     page.click(100, 100, count=2)
     assert "dblclick" in [one[0] for one in page.run("said.splice(0)")]

@@ -198,8 +198,8 @@ class Page:
 
     def key(self, name: str, modifiers: int = 0) -> None:
         """Press and release a key: a name of `KEYS`, or one character."""
-        known, code, text = KEYS.get(name.lower(), (name, ord(name[0].upper()) if len(name) == 1 else 0, name))
-        event: dict[str, Any] = {"key": known, "windowsVirtualKeyCode": code if code < 256 else 0, "modifiers": modifiers}
+        known, code, text = KEYS.get(name.lower(), (name, _code(name), name))
+        event: dict[str, Any] = {"key": known, "windowsVirtualKeyCode": code, "modifiers": modifiers}
         text = "" if modifiers & ~MODIFIERS["shift"] else text
         if modifiers & MODIFIERS["ctrl"] and name.lower() in COMMANDS:
             event["commands"] = [COMMANDS[name.lower()]]
@@ -315,3 +315,8 @@ class OnePage:
             self.close()
         except BrowserError:
             self._browser.close()
+
+
+def _code(name: str) -> int:
+    """The key code of a letter or digit; 0 for other characters, whose ordinals are codes of other keys ("." is that of Delete)."""
+    return ord(name.upper()) if len(name) == 1 and name.isascii() and name.isalnum() else 0

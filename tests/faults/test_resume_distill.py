@@ -84,7 +84,8 @@ def test_a_teacher_of_another_size(tiny_files: tuple[Path, Path], tmp_path: Path
     import transformers
 
     model, world = tiny_files
-    wide, config = tmp_path / "wide", transformers.AutoConfig.from_pretrained(model)
+    wide = tmp_path / "wide"
+    config: Any = transformers.AutoConfig.from_pretrained(model)
     shutil.copytree(model, wide)
     for size in ("hidden_size", "num_attention_heads", "num_key_value_heads"):
         setattr(config.text_config, size, 2 * getattr(config.text_config, size))

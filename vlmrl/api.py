@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TRIALS: Catalogue[Callable[..., list[str]]] = Catalogue("check of methods")
 """What calls the methods of plug-ins before anything is trained: (config, registries) -> warnings. It raises where one cannot run."""
 SIDES: Catalogue[Callable[..., None]] = Catalogue("check of stages")
-"""What looks at the stages of some kind with their rows: (report, config, model, data). It adds to the report."""
+"""Kind of a stage -> what looks at such stages with their rows: (report, config, model, data). It adds to the report."""
 ROWS: Catalogue[Callable[..., Any]] = Catalogue("rows of Python")
 """Makes the `Suite` that asks them: (checkpoint, None, rows, keys of their source). It refuses a suite beside rows, and neither."""
 Recipe = ResolvedRecipe | Mapping[str, Any] | str | Path
@@ -99,8 +99,8 @@ def audited(config: Config, page: Path | None, ui: Ui, *, rows: bool = False) ->
             TOY["untrained"](config.toy, Path(scratch))
         shown = None if page is None else PAGES["check"](budget=config.data.max_prompt_tokens)
         report = audit(config, model=model, data=data, ui=ui, page=shown, all_gold=rows)
-        for look in SIDES.values():
-            look(report, config, model, data)
+        for kind in sorted({stage.kind for stage in config.stages} & set(SIDES)):
+            SIDES[kind](report, config, model, data)
     if page is not None and shown is not None:
         ui.say(f"rows to look at: {shown.write(page)}")
     return report

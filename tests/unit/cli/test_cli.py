@@ -94,7 +94,7 @@ LIGHT = (
     ("new", "mine", "--task", "gui"),
     ("new", "--list"),
     ("new", "--examples", "mine"),
-    ("view", "runs"),
+    ("view", "runs", "--json"),
     ("plan", "video_3b_1x80gb"),
     ("view", "--help"),
 )

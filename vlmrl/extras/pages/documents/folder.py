@@ -14,7 +14,7 @@ from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.score.recipes import NOT_MEASURED, method_of
 from vlmrl.evals.score.table import figure, visible
 from vlmrl.extras.pages.documents.run import primary_of, where
-from vlmrl.extras.pages.documents.shapes import Doc, stage_words
+from vlmrl.extras.pages.documents.shapes import Doc, stage_words, table
 from vlmrl.extras.pages.documents.source import Kind, Source, unique
 from vlmrl.metrics.intervals import paired_seeds
 from vlmrl.run.listing import is_run
@@ -108,6 +108,21 @@ def study_of(path: Path) -> dict[str, list[Path]] | None:
         return {str(name): [path / str(folder) for folder in folders] for name, folders in arms.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"{file}: not a study ({error!r}): it needs 'arms', a name for each with a list of folders of runs") from error
+
+
+def study_said(path: Path) -> Doc | None:
+    """What a study says of itself, with the verdict of each of its comparisons; None where there is none."""
+    arms = study_of(path)
+    if arms is None:
+        return None
+    found: dict[str, Any] = json.loads((path / STUDY).read_bytes())
+    rows: list[list[str]] = []
+    for name, one in (found.get("comparisons") or {}).items():
+        words, remark = str(one.get("verdict", "")), str(one.get("remark") or "")
+        text = str((one.get("primary") or {}).get("text", ""))
+        rows.append([str(name), f"{one.get('arm', '')} against {one.get('control', '')}", f"{words} ({remark})" if remark else words, text])
+    shown = table("Verdicts", ["comparison", "arms", "verdict", "rule"], rows) if rows else None
+    return {"name": visible(str(found.get("name") or path.resolve().name)), "arms": [visible(name) for name in arms], "table": shown}
 
 
 def arms_of(sources: Sequence[Source], study: Mapping[str, Sequence[Path]] | None) -> dict[str, list[Source]]:

@@ -22,7 +22,7 @@ from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.score.table import visible
 from vlmrl.extras.pages.documents.curves import bands, curves_doc, metrics_doc
 from vlmrl.extras.pages.documents.evaluation import comparison_doc, evaluation_doc, read_comparison, tasks_of, verdict_of
-from vlmrl.extras.pages.documents.folder import Item, arms_of, differs, items_of, kind_of, over_seeds, run_line, study_of
+from vlmrl.extras.pages.documents.folder import Item, arms_of, differs, items_of, kind_of, over_seeds, run_line, study_of, study_said
 from vlmrl.extras.pages.documents.pictures import STRIP, Pictures, frame_of
 from vlmrl.extras.pages.documents.questions import group_doc, held_of, kept_of, question_doc, questions_doc
 from vlmrl.extras.pages.documents.run import run_doc
@@ -225,7 +225,7 @@ class View:
             "comparisons": [self._said(item, self._comparison_line) for item in self.items if item.kind == "comparison"],
             "checks": [self._said(item, self._check_line) for item in self.items if item.kind == "check"],
             "problems": [f"{name}: a file in it is a link to elsewhere, so it is not read" for name in sorted(self._refused)],
-            "study": None if self._study is None else {"arms": [visible(name) for name in self._study]},
+            "study": next((said for path in self.paths if (said := study_said(path)) is not None), None),
             "several": len(self.runs) > 1,
             "questions": None if not self._sources else f"questions/{ALL if len(self._sources) > 1 else next(iter(self._sources))}",
         }

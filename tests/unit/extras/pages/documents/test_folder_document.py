@@ -103,7 +103,11 @@ def test_a_study_names_its_arms(tmp_path: Path) -> None:
         ("mine", ["q0", "q1"], True),
         ("other's", ["r0", "r1"], True),
     ]
-    assert found["study"] == {"arms": ["mine", "other's"]}
+    assert found["study"] == {"name": "study", "arms": ["mine", "other's"], "table": None}
+    judged = {"less": {"verdict": "holds", "remark": "", "arm": "mine", "control": "other's", "primary": {"text": "fewer tokens"}}}
+    (tmp_path / "study" / "study.json").write_text(json.dumps(study | {"name": "dots", "comparisons": judged}))
+    said = told(tmp_path / "study")["study"]
+    assert (said["name"], said["table"]["rows"]) == ("dots", [["less", "mine against other's", "holds", "fewer tokens"]])
     for wrong in ("{", '{"arms": [1]}', '{"arms": {"a": 3}}', "{}"):
         (tmp_path / "study" / "study.json").write_text(wrong)
         with pytest.raises(StorageError, match="not a study"):

@@ -196,7 +196,8 @@ def test_the_tower_in_one_call_equals_one_call_for_each_window(towered: tiny_mod
     assert len(flash) == len(towered.policy.core.visual.blocks), "one call for each block of the tower"
     assert len(got) == len(expected) > 10
     for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        # of sums of terms as large as the largest: how they are rounded is the machine's
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * max(1.0, float(other.abs().max())))
 
 
 def test_windows_of_a_length_in_one_call_equal_one_call_for_each_window(towered: tiny_module.Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vlmrl import rng
 from vlmrl.extras.study.stats import ONCE, Level
 
 EXPERIMENTS = 20_000
@@ -50,7 +49,8 @@ def power_of_looks(
 
     if min(looks) < 2 or sd <= 0:
         raise ValueError(f"power: needs two seeds or more and a positive deviation, got n={min(looks)}, sd={sd}")
-    draws = rng.generator(seed, "power").normal(effect, sd, size=(experiments, looks[-1]))
+    # the stream that published powers were drawn from: it is seeded, and no generator of the process
+    draws = np.random.Generator(np.random.PCG64(seed)).normal(effect, sd, size=(experiments, looks[-1]))
     going, held, excluded = np.ones(experiments, dtype=bool), 0, 0
     for n, level in zip(looks, levels, strict=True):
         mean, error = draws[:, :n].mean(1), draws[:, :n].std(1, ddof=1) / math.sqrt(n)

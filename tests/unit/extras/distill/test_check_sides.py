@@ -31,8 +31,8 @@ def test_tokens_of_both_sides(tiny_files: tuple[Path, Path]) -> None:
     found = report(*tiny_files)
     assert found.problems == []
     (note,) = found.notes
-    assert "stage 'distill': a prompt has 43 tokens for the policy (at most 45) and 65 for the teacher (at most 69)" in note
-    assert "by the first 50 rows; the teacher reads up to 2572 tokens in a step, forward alone, and the policy trains on up to 2228" in note
+    assert "stage 'distill': a prompt has 56 tokens for the policy (at most 58) and 78 for the teacher (at most 82)" in note
+    assert "by the first 50 rows; the teacher reads up to 4316 tokens in a step, forward alone, and the policy trains on up to 3972" in note
 
 
 def test_a_teacher_that_sees_nothing_else_is_pointed_out(tiny_files: tuple[Path, Path]) -> None:

@@ -37,11 +37,12 @@ from benchmarks.common import ROOT
 
 PACKAGE = ROOT / "vlmrl"
 
-BOUND = 54
+BOUND = 55
 """Most files of "the rest". Three of them are the training engine, two who sees whom in a packed row, three what a GPU needs of attention,
 draws and memory, two the queue of steps and the gap between sampler and trainer, three the loop, the hooks behind a step and the rewards,
 one what the engines of rollout that generate in place have in common, one the keys and values of what decodes, one what patches are on the
-device, one the account of memory, one what is logged of a step, and one finds modules that moved."""
+device, one the account of memory, one what is logged of a step, one the layout that repeats prompts, and
+one finds modules that moved."""
 
 MEDIA = ("media/",)
 DURABLE = (

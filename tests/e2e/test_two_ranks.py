@@ -69,4 +69,7 @@ def assert_same_updates(configs: list[dict[str, Any]], *, steps: int) -> None:
                 assert b[name] == pytest.approx(a[name], rel=1e-4, abs=1e-5), (a["stage"], a["step"], name)
     weights = [load_file(runs.run_dir(c) / "final" / "model.safetensors") for c in configs]
     for name, value in weights[0].items():
-        assert (value - weights[1][name]).abs().max() < 1e-4, name
+        apart = (value - weights[1][name]).abs()
+        # AdamW divides a gradient by its own size: one that is all rounding moves its weight by up to `lr`, to either side.
+        assert (apart > 1e-4).sum() <= 3 + value.numel() // 10_000, (name, apart.max())
+        assert apart.max() < 1e-3, name

@@ -165,7 +165,7 @@ def _png(image: np.ndarray) -> bytes:
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(image)).save(buffer, format="PNG", optimize=True)
+    Image.fromarray(np.ascontiguousarray(image)).save(buffer, format="PNG")
     return buffer.getvalue()
 
 

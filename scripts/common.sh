@@ -3,6 +3,9 @@
 #   an active VIRTUAL_ENV          that environment
 #   otherwise                      .venv in the checkout (scripts/setup.sh makes it)
 
+# Packages are installed without bytecode. Where a container forbids to write it, every process would compile torch and transformers anew.
+unset PYTHONDONTWRITEBYTECODE
+
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
 die() {

@@ -92,6 +92,14 @@ def test_train_video_without_arguments_runs_the_embedded_world(checkout):
     assert done.stdout.splitlines() == ["-m", "vlmrl", "train", str(checkout / "configs/recipes/toy_video.yaml"), "run.seed=3"]
 
 
+@pytest.mark.parametrize("name", ["train_video.sh", "test.sh"])
+def test_bytecode_is_kept_where_a_container_forbids_it(name, checkout):
+    """Else every process compiles torch and transformers anew."""
+    (checkout / "python").write_text('#!/usr/bin/env bash\nprintf "forbids: %s\\n" "${PYTHONDONTWRITEBYTECODE-nothing}"\n')
+    done = bash(checkout / "scripts" / name, VLMRL_PYTHON=str(checkout / "python"), PYTHONDONTWRITEBYTECODE="1")
+    assert set(done.stdout.splitlines()) == {"forbids: nothing"}, done.stderr
+
+
 def test_train_video_takes_another_recipe_of_the_generated_worlds(checkout):
     recipe = checkout / "configs/recipes/toy_grounding.yaml"
     recipe.parent.mkdir(parents=True, exist_ok=True)

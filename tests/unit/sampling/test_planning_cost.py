@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from tests.support.plain_samplers import Plain, PlainPrioritized, PlainVade, PlainVas
+from vlmrl.methods import registries
 from vlmrl.protocols import PromptSampler, sampler
 from vlmrl.sampling.base import Powers, Writes, first_places, looked_at
 from vlmrl.sampling.ledger import Ledger, LedgerRow
 
+registries()  # `vas` is of the zoo
 PLAIN: dict[str, type[Plain]] = {"vade": PlainVade, "prioritized": PlainPrioritized, "vas": PlainVas}
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("vade", {}),

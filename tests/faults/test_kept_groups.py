@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support import runs
-from vlmrl.extras.pages.documents.groups import KeptGroups
 from vlmrl.extras.pages.kept import media
+from vlmrl.extras.pages.kept.read import KeptGroups
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ Everything is read once and again only where its file has changed. A file that i
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -15,17 +16,73 @@ from typing import Any, Literal, TypeVar
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.score.records import Record, read_verified
 from vlmrl.evals.score.runfiles import EvalResults, read_eval, read_metrics
-from vlmrl.extras.pages.documents.follow import MetricsFollower
-from vlmrl.extras.pages.documents.groups import KeptGroups
-from vlmrl.extras.pages.kept.read import rank_folders
+from vlmrl.extras.pages.kept.read import KeptGroups, rank_folders
 from vlmrl.extras.pages.prompts import Written, read_prompts, read_questions
 from vlmrl.extras.pages.runfiles import Frames, read_frames
-from vlmrl.run.listing import RunLine, line_of, mapping
+from vlmrl.run.listing import RunLine, line_of, mapping, stage_of
 
 T = TypeVar("T")
 Kind = Literal["run", "evaluation", "comparison", "check"]
 READ = ("run.json", "config.yaml", "LOCK", "metrics.jsonl", "eval", "environment.json", "groups", "summary.json", "frames")
 """What is read of a folder beside records and kept groups."""
+
+
+_OWN = ("stage", "step", "global_step", "wall")
+
+
+class MetricsFollower:
+    """Columns of `metrics.jsonl` by name, as (global step, value). Only numbers; lines that are no JSON object, and the values of the line
+    about the whole run, are skipped."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.columns: dict[str, tuple[list[int], list[float]]] = {}
+        self.stages: list[tuple[str, int]] = []
+        """(stage, global step of its first line), in order; not what else lines are about (`listing.stage_of`)."""
+        self.walls: dict[int, float] = {}
+        """Global step -> when its line was written, in seconds since 1970."""
+        self.ends: dict[str, int] = {}
+        """Stage -> global step of its newest line."""
+        self.size = 0
+        """Bytes that were read."""
+
+    def follow(self) -> None:
+        """Take in what was written since the last call."""
+        size = self.path.stat().st_size if self.path.is_file() else 0
+        if size < self.size:
+            self.columns, self.stages, self.walls, self.ends, self.size = {}, [], {}, {}, 0
+        if size == self.size:
+            return
+        with self.path.open("rb") as file:
+            file.seek(self.size)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self.size += len(whole)
+        for line in whole.splitlines():
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            return
+        if not isinstance(row, dict) or not isinstance(row.get("global_step"), int):
+            return
+        stage, step = stage_of(row), row["global_step"]
+        if stage is not None and stage not in [name for name, _ in self.stages]:
+            self.stages.append((stage, step))
+        if stage is not None:
+            self.ends[stage] = step
+        if isinstance(row.get("wall"), int | float):
+            self.walls.setdefault(step, float(row["wall"]))
+        if row.get("stage") == "run":
+            return  # about the whole run, when it has ended: its numbers are those of no step
+        for name, value in row.items():
+            if name in _OWN or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                continue
+            steps, values = self.columns.setdefault(name, ([], []))
+            steps.append(step)
+            values.append(float(value))
 
 
 class Forbidden(Exception):

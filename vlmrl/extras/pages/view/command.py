@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -44,8 +47,6 @@ def view(
     if save is not None:
         typer.echo(str(saved(wanted, save)))
         return
-    from vlmrl.extras.pages.view.serve import serve
-
     serve(wanted, port, lambda address: typer.echo(f"{address}\nCtrl-C ends it."))
 
 
@@ -69,3 +70,21 @@ def saved(paths: list[Path], to: Path) -> Path:
 
             import_plugins(plugins_of(item.path), f"{item.path / 'config.yaml'}: plugins")
     return save(paths, to)
+
+
+def serve(paths: Sequence[Path], port: int, say: Callable[[str], None]) -> None:
+    """Answer on 127.0.0.1 until Ctrl-C. `say` is told the address, which holds the token, once the port answers.
+
+    Raises:
+        ConfigError: there is nothing to look at, the port is taken, or starlette and uvicorn are not installed.
+    """
+    try:
+        from vlmrl.extras.pages.view.app import make_app
+        from vlmrl.web.listen import listen, run
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"vlmrl view needs {error.name}: pip install 'vlmrl[view]'") from error
+    from vlmrl.extras.pages.view.view import View
+
+    view, token = View(paths), secrets.token_urlsafe(24)
+    with closing(listen("127.0.0.1", port)) as bound:
+        run(make_app(view, token), bound, lambda: say(f"http://127.0.0.1:{bound.getsockname()[1]}/?token={token}"))

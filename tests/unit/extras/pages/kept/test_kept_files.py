@@ -14,9 +14,8 @@ from PIL import Image
 
 from tests.support.kept import group, key_of, pixels, record
 from vlmrl.errors import StorageError
-from vlmrl.extras.pages.documents.groups import KeptGroups
 from vlmrl.extras.pages.kept import media
-from vlmrl.extras.pages.kept.read import index_path, shard_path
+from vlmrl.extras.pages.kept.read import KeptGroups, index_path, shard_path
 from vlmrl.extras.pages.kept.record import completions, line_of, pick, surprise
 from vlmrl.extras.pages.kept.write import KeptWriter, closest
 

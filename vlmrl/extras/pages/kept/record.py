@@ -10,7 +10,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.answers.tags import parse
@@ -30,18 +30,18 @@ MOST_SAID = 4
 """Different answers of a group that stand in the index."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Trained:
     """What a step made of one answer."""
 
     advantage: float
-    adv_T: tuple[float, ...] = ()
+    adv_T: Sequence[float] = ()
     """Per token, where credit or a reweighting tells tokens apart; empty: `advantage` for each."""
     used: bool = True
     """Whether it was in the update: filters let it through."""
-    logp_T: tuple[float, ...] = ()
+    logp_T: Sequence[float] = ()
     """Log-prob of each token in the update's own forward, at the temperature of the rollout; empty: not in it."""
-    entropy_T: tuple[float, ...] = ()
+    entropy_T: Sequence[float] = ()
     """In nats; empty: not in the update."""
 
 
@@ -59,7 +59,7 @@ class KeptGroup:
     expected: float | None
     """Mean reward of the question before this step, by the ledger; None where it was never asked."""
     surprise: float
-    rows: tuple[Trained, ...] = field(default=())
+    rows: Sequence[Trained] = ()
     """One for each rollout."""
 
 

@@ -42,7 +42,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     "names of columns": {"usual": "vlmrl.extras.importers.hints:USUAL"},
     "page": {
         "run": "vlmrl.extras.pages.view.save:write_page",
-        "evaluation": "vlmrl.extras.pages.pictures:PictureRecorder",
+        "evaluation": "vlmrl.extras.pages.view.save:EvaluationPage",
         "comparison": "vlmrl.extras.pages.view.save:write_comparison",
         "check": "vlmrl.extras.pages.documents.check:CheckRows",
         "answer": "vlmrl.extras.pages.drawn:draw_answer",

@@ -104,7 +104,8 @@ def test_no_word_is_cut_or_folded(tmp_path: Path, width: int, levels: bool) -> N
 
     lines = said(run, width)
     assert max(map(len, lines)) <= width
-    assert words(said(run, 400)) <= words(lines)
+    first_columns = {"part", "model", "models", "questions"}  # are not named where a row is a paragraph
+    assert words(said(run, 400)) - first_columns <= words(lines)
 
 
 def test_other_runs_keep_the_listing_by_parts(tmp_path: Path) -> None:

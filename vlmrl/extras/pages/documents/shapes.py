@@ -78,7 +78,7 @@ def card(title: str, rows: Sequence[Mapping[str, Any]], *, text: str = "", note:
 
 
 def report(name: str, **parts: Any) -> Doc:
-    """All that is said of a run, an evaluation or a comparison, in the order in which it is shown.
+    """All that is said of a run, an evaluation, a comparison or a study, in the order in which it is shown.
 
     Args:
         parts: `about` below the name, `said` (sentences), `warnings`, `cards`, `rewards`, `unmoved`, `next`, `tables`, `facts`, `config`,

@@ -28,7 +28,7 @@ from vlmrl.extras.pages.documents.questions import group_doc, held_of, kept_of, 
 from vlmrl.extras.pages.documents.run import run_doc
 from vlmrl.extras.pages.documents.shapes import Doc
 from vlmrl.extras.pages.documents.source import Forbidden, Source
-from vlmrl.extras.pages.documents.study import STUDY, study_of
+from vlmrl.extras.pages.documents.study import STUDY, study_doc, study_of
 from vlmrl.extras.pages.kept.media import opened
 
 ALL = "all"
@@ -192,6 +192,7 @@ class View:
             "name": self.paths[0].resolve().name if len(self.paths) == 1 else ", ".join(path.name for path in self.paths),
             "path": str(self.paths[0].resolve()),
             "start": "" if single is None else f"{single.kind}/{single.id}",
+            "study": next((said for path in self.paths if (said := study_doc(path)) is not None), None),
             "runs": sorted(lines, key=lambda line: -(line.get("wall") or 0.0)),
             "arms": arms_table(groups) if len(groups) < len(lines) else None,
             "others": [self._said(item, lambda item=item: self._other(item)) for item in self.items if item.kind != "run"],

@@ -95,6 +95,10 @@ def test_a_study_names_its_arms(tmp_path: Path) -> None:
     found = told(tmp_path / "study")
     assert [row[:2] for row in found["arms"]["rows"]] == [["mine", "0, 1"], ["other's", "0, 1"]]
     assert [arm["runs"] for arm in View([tmp_path / "study"]).document("arms")["arms"]] == [2, 2]
+    assert (found["study"]["name"], found["study"]["tables"]) == ("study", [])
+    (tmp_path / "study" / "study.json").write_text(json.dumps(study | {"comparisons": {"less": {"verdict": "holds"}}}))
+    with pytest.raises(StorageError, match="not the results of a study"):
+        told(tmp_path / "study")
     for wrong in ("{", '{"arms": [1]}', '{"arms": {"a": 3}}', "{}"):
         (tmp_path / "study" / "study.json").write_text(wrong)
         with pytest.raises(StorageError, match="not a study"):

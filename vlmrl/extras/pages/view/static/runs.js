@@ -1,14 +1,15 @@
 "use strict";
-// The runs of a folder, and what one of them, an evaluation, a comparison or a data check says.
+// The runs of a folder, and what one of them, an evaluation, a comparison, a study or a data check says.
 
 const LISTS = { evaluation: "Evaluations", comparison: "Comparisons", check: "Data checks" };
 
 async function folderView(query) {
-  const found = await load("folder"), { runs, others } = found;
+  const found = await load("folder"), { runs, others, study } = found;
   const line = (one) => el("a", { class: "card", href: link(one.address.split("/")) }, el("h3", {}, one.name), aside(one.text),
     one.primary ? el("p", {}, estimate(one.primary), ` ${one.primary.label}`) : null, problems([one.problem]));
   const lists = Object.entries(LISTS).map(([kind, title]) => [title, others.filter((one) => one.kind === kind)]);
   return [el("h1", {}, found.name), problems(found.problems),
+    study ? [el("h2", {}, `Study ${study.name}`), study.about ? aside(study.about) : null, reportParts(study)] : null,
     runs.length ? runTable(found, query) : null, found.arms ? grid(found.arms) : null,
     lists.map(([title, items]) => (items.length ? [el("h2", {}, title), el("div", { class: "cards" }, items.map(line))] : null))];
 }
@@ -44,7 +45,7 @@ async function reportView(query, id) {
 }
 
 // What a report says, in its order. `id`: of the run whose questions a next step shows. `lacks`: what stands there without an evaluation.
-function reportParts(one, id, lacks) {
+function reportParts(one, id = "", lacks = null) {
   const next = one.next.map(({ text, where, command }) => [
     el("p", {}, text, where ? [" ", el("a", { href: link(["questions", id], { filter: where }) }, "Show them.")] : null),
     command ? el("p", { class: "command" }, el("code", {}, command)) : null]);

@@ -45,31 +45,17 @@ def view(
         extra("vlmrl.extras.tools.runs.runs")(Wanted(name=str(wanted[0]), as_json=True))
         return
     if save is not None:
-        typer.echo(str(saved(wanted, save)))
+        from vlmrl.evals.score.runfiles import plugins_of
+        from vlmrl.extras.pages.documents.folder import items_of
+        from vlmrl.extras.pages.view.save import save as write
+        from vlmrl.plugins import import_plugins
+
+        for item in items_of(wanted):
+            if item.kind == "run":
+                import_plugins(plugins_of(item.path), f"{item.path / 'config.yaml'}: plugins")
+        typer.echo(str(write(wanted, save)))
         return
     serve(wanted, port, lambda address: typer.echo(f"{address}\nCtrl-C ends it."))
-
-
-def saved(paths: list[Path], to: Path) -> Path:
-    """Write a copy: one file, or a site into a folder.
-
-    Returns:
-        The page to open.
-
-    Raises:
-        ConfigError: there is nothing to look at.
-        StorageError: a file of it is damaged, or the copy cannot be written.
-    """
-    from vlmrl.extras.pages.documents.folder import items_of
-    from vlmrl.extras.pages.view.save import save
-
-    for item in items_of(paths):
-        if item.kind == "run":
-            from vlmrl.evals.score.runfiles import plugins_of
-            from vlmrl.plugins import import_plugins
-
-            import_plugins(plugins_of(item.path), f"{item.path / 'config.yaml'}: plugins")
-    return save(paths, to)
 
 
 def serve(paths: Sequence[Path], port: int, say: Callable[[str], None]) -> None:

@@ -410,7 +410,8 @@ def console() -> Any:
 
 def show(title: str, cells: list[list[str]]) -> str:
     """Print a table with rich, and return it as Markdown with its title."""
-    from vlmrl.evals.score.table import markdown, table
+    from vlmrl.evals.score.table import markdown
+    from vlmrl.evals.score.terminal import table
 
     console().print(table(cells, title))
     return f"## {title}\n\n{markdown(cells)}"

@@ -27,7 +27,8 @@ from vlmrl.extras.pages.kept.write import KeptWriter
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium: put it on PATH, or name its program in VLMRL_BROWSER")
 FILTER = "reward.sft < 0.5 and reward.rl == 1"
-EVIL = "<img src=x onerror=\"console.log('PWNED')\"><script>console.log('PWNED')</script>'\"><svg onload=console.log('PWNED')>"
+EVIL = "<img src=x onerror=\"console.log('PWNED')\"><script>console.log('PWNED')</script>'\"><svg onload=console.log('PWNED')>\x1b\u202e"
+SPELLED = EVIL.replace("\x1b", "\\u001b").replace("\u202e", "\\u202e")
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +276,9 @@ def test_markup_in_every_field_stays_text(browser: Browser, tmp_path: Path) -> N
             assert seen.page.run(
                 f"[globalThis.pwned ?? '', document.querySelectorAll('main script, main img[src=x]').length, {foreign}]"
             ) == ["", 0, 0]
-            assert not shown or EVIL in seen.page.run("document.querySelector('main').textContent"), view
+            text = seen.page.run("document.querySelector('main').textContent")
+            assert not shown or SPELLED in text, view
+            assert not {"\x1b", "\u202e"} & set(text), view
 
 
 def test_the_policy_of_the_server_lets_every_view_through(folder: Path, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support import runs
-from vlmrl.extras.pages.documents.groups import KeptGroups
-from vlmrl.extras.pages.kept import media
+from vlmrl.extras.pages.kept.media import Medium
+from vlmrl.extras.pages.kept.read import KeptGroups
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,9 @@ def test_groups_are_kept_with_all_that_was_made_of_them(whole: dict[str, Any]) -
                 assert all(value >= 0 for value in answer["entropy"])
         assert abs(sum(answer["advantage"] for answer in record["answers"] if answer["used"])) < 10
         (shown,) = record["media"]
-        path = kept.media(shown["key"])
-        assert path is not None
-        assert len(media.info(path)["indices"]) == 3
-        assert media.frame(path, 2).startswith(b"\xff\xd8")
+        medium = Medium(runs.run_dir(whole) / "groups" / "rank-0" / "media" / f"{shown['key']}.zip")
+        assert len(medium.info["indices"]) == 3
+        assert medium.frame(2)[0].startswith(b"\xff\xd8")
     assert any(answer["used"] for address, _ in found for answer in kept.record(address)["answers"])
 
 

@@ -15,12 +15,11 @@ import yaml
 
 from tests.support.kept import key_of, pixels
 from tests.support.kept import record as kept_record
-from tests.support.pages import make_eval
+from tests.support.pages import keep_row, make_eval
 from vlmrl.evals.score.compare import compare_folders
 from vlmrl.evals.score.records import Record, Think
 from vlmrl.extras.pages.kept import media
 from vlmrl.extras.pages.kept.write import KeptWriter
-from vlmrl.extras.pages.runfiles import save_media
 from vlmrl.types import MediaRef, Sample
 
 COLOURS = ("red", "green", "blue", "white")
@@ -124,19 +123,20 @@ def _metrics(seed: int, rewards: Sequence[str], steps: int, finished: bool, eval
 def _questions(folder: Path, count: int, world: int) -> None:
     """What is kept of an evaluation's questions: words of all, pixels of the first."""
     folder.mkdir(parents=True)
-    lines = [
-        {"hash": f"{world:02d}{n:030d}", "content": f"{world}c{n:018d}", "question": f"Under which cup is the ball ({n})?"}
-        | {"gold": COLOURS[(n + world) % 4]}
-        for n in range(count)
-    ]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for n in range(min(count, 6)):
-        sample = Sample(
-            **{"id": f"q{n:03d}", "task": "shell", "question": f"Under which cup is the ball ({n})?", "answer": COLOURS[(n + world) % 4]},
-            **{"answer_type": "exact_text", "gt": {"text": COLOURS[(n + world) % 4]}, "source": "rows.jsonl:1"},
-            media=(MediaRef(kind="video", path=f"videos/{world}-{n}.mp4"),),
-        )
-        save_media(folder, sample, pixels(key_of(n), count=8, colour=120 + 10 * n))
+    for n in range(count):
+        question, gold = f"Under which cup is the ball ({n})?", COLOURS[(n + world) % 4]
+        line = {"hash": f"{world:02d}{n:030d}", "content": f"{world}c{n:018d}", "question": question, "gold": gold}
+        if n < 6:
+            sample = Sample(
+                **{"id": f"q{n:03d}", "task": "shell", "question": question, "answer": gold, "answer_type": "exact_text"},
+                **{"gt": {"text": gold}, "source": "rows.jsonl:1"},
+                media=(MediaRef(kind="video", path=f"videos/{world}-{n}.mp4"),),
+            )
+            shown = pixels(key_of(1000 + 100 * world + n), count=8, colour=120 + 10 * n)
+            keep_row(folder, line["hash"], sample, shown, content=line["content"])
+        else:
+            with (folder / "questions.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
 
 
 def _groups(path: Path, seed: int, world: int, steps: int, groups: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from vlmrl import __version__
 from vlmrl.answers.base import ANSWER_TYPES
 from vlmrl.evals.score.records import Record, Think
-from vlmrl.extras.pages.runfiles import save_media
+from vlmrl.extras.pages.kept.asked import QUESTIONS, keep_pixels, question_line
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import MediaHandle, MediaRef, Sample
 
@@ -52,7 +53,12 @@ def media(frames: np.ndarray, *, video: bool = False, original: tuple[int, int] 
     count, height, width = frames.shape[:3]
     grid = (max(1, count // 2) if video else 1, height // 14, width // 14)
     return ProcessedMedia(
-        handle=MediaHandle(kind="video" if video else "image", key="k", grid_thw=grid, tokens=grid[0] * grid[1] * grid[2] // 4),
+        handle=MediaHandle(
+            kind="video" if video else "image",
+            key=hashlib.sha256(frames.tobytes()).hexdigest(),
+            grid_thw=grid,
+            tokens=grid[0] * grid[1] * grid[2] // 4,
+        ),
         frames=frames,
         times=np.arange(count) / FPS if video else None,
         pixel_values=np.zeros((1, 1), dtype=np.float32),
@@ -231,4 +237,11 @@ def make_run(path: Path, stages: Mapping[str, Sequence[Record]], *, frames: bool
 
 def save_frames_of(folder: Path, names: Sequence[str]) -> None:
     for name in dict.fromkeys(names):
-        save_media(folder, *ROWS[name])
+        keep_row(folder, name, *ROWS[name], content=name)
+
+
+def keep_row(folder: Path, name: str, row: Sample, shown: ProcessedMedia, **more: Any) -> None:
+    """What an evaluation keeps of a row, whose records have the hash `name`."""
+    keep_pixels(folder, shown)
+    with (folder / QUESTIONS).open("a") as file:
+        file.write(json.dumps({"hash": name, **question_line(row, [shown.handle], shown=True), **more}) + "\n")

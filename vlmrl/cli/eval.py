@@ -296,7 +296,7 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
 
 def _through_lmms(asked: _Asked, suite: Suite, folder: Path, root: Path, limit: int | None, ui: Ui) -> None:
     from vlmrl.evals.ask.models import compute_dtype
-    from vlmrl.evals.score.table import table
+    from vlmrl.evals.score.terminal import table
 
     dtype = compute_dtype(asked.device, asked.dtype)
     result = extra("vlmrl.extras.bridge.run.evaluate_suite_via_lmms")(

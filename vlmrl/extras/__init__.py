@@ -42,7 +42,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     "names of columns": {"usual": "vlmrl.extras.importers.hints:USUAL"},
     "page": {
         "run": "vlmrl.extras.pages.view.save:write_page",
-        "evaluation": "vlmrl.extras.pages.pictures:PictureRecorder",
+        "evaluation": "vlmrl.extras.pages.view.save:EvaluationPage",
         "comparison": "vlmrl.extras.pages.view.save:write_comparison",
         "check": "vlmrl.extras.pages.documents.check:CheckRows",
         "answer": "vlmrl.extras.pages.drawn:draw_answer",
@@ -71,7 +71,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "stop_restarts": "vlmrl.extras.scale.launch:stop_restarts",
     },
     "optional part of a run": {
-        "keep": "vlmrl.extras.pages.recorder:of_stage",
+        "keep": "vlmrl.extras.pages.recorder:GroupRecorder",
         "keep.table": "vlmrl.extras.trackers.tables:send",
         "run.push_to_hub": "vlmrl.extras.publish.push:of_run",
         "run.threads": "vlmrl.extras.scale.measured:settle",

@@ -13,7 +13,8 @@ from vlmrl.evals.score.levels import level_table
 from vlmrl.evals.score.paired import Comparison, comparisons_of
 from vlmrl.evals.score.runfiles import read_run, seed_of
 from vlmrl.evals.score.summary import summarize
-from vlmrl.evals.score.table import Pair, comparison_cells, headline, level_cells, part_cells, summary_cells, table
+from vlmrl.evals.score.table import Pair, comparison_cells, headline, level_cells, part_cells, summary_cells
+from vlmrl.evals.score.terminal import table
 from vlmrl.evals.score.timeshare import time_cells, time_shares
 from vlmrl.evals.score.verdict import verdict
 from vlmrl.run.ui import Ui

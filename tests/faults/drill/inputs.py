@@ -29,7 +29,7 @@ PAYLOADS = (
     "tests/unit/extras/pages/view/test_view_save.py::test_a_site_loads_nothing_from_elsewhere",
     "tests/unit/extras/pages/view/test_view_save.py::test_texts_of_models_and_rows_cannot_become_markup",
     "tests/unit/extras/pages/view/test_view_save.py::test_what_a_model_said_is_spelled_out",
-    "tests/unit/extras/pages/test_kept_frames.py::test_safe_names_stay_in_the_folder_and_differ",
+    "tests/unit/extras/pages/kept/test_kept_files.py::test_nothing_but_a_key_becomes_a_path",
     "tests/unit/extras/pages/documents/test_check_document.py::test_the_page_is_whole_and_asks_for_nothing",
 )
 

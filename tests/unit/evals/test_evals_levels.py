@@ -16,7 +16,8 @@ from vlmrl.evals.score.levels import difficulties, has_levels, level_table, leve
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import Record, Think
 from vlmrl.evals.score.summary import summarize
-from vlmrl.evals.score.table import interval_text, level_cells, table
+from vlmrl.evals.score.table import interval_text, level_cells
+from vlmrl.evals.score.terminal import table
 from vlmrl.extras.pages.view.view import View
 
 CATEGORY = {0: "easy", 2: "medium", 3: "medium", 4: "hard", 10: "hard"}

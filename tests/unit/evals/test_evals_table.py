@@ -18,9 +18,9 @@ from vlmrl.evals.score.table import (
     markdown,
     p_text,
     summary_cells,
-    table,
     visible,
 )
+from vlmrl.evals.score.terminal import table
 from vlmrl.evals.score.timeshare import time_cells, time_shares
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -71,8 +72,8 @@ def test_commands_can_be_copied_where_the_program_is_not_on_the_path(tmp_path: P
     assert shlex.split(line.removeprefix("evaluate: ")) == [sys.executable, "-m", "vlmrl", "eval", f"{run}/final", "--suite", "canary"]
 
 
-def said(path: Path) -> list[str]:
-    console = Console(file=io.StringIO(), width=160, color_system=None)
+def said(path: Path, width: int = 160) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=True)
     show_results(path, Ui(console))
     return console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -90,6 +91,21 @@ def test_labels_of_difficulty_give_one_table_with_the_stages_side_by_side_and_a_
     assert "(category=hard)" in text
     assert "difficulty=10" not in text, "paired differences by category are enough"
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("levels", [True, False])
+def test_no_word_is_cut_or_folded(tmp_path: Path, width: int, levels: bool) -> None:
+    stages = STAGES if levels else {name: without(rows, "category", "difficulty") for name, rows in STAGES.items()}
+    run = make_run(tmp_path / "run", stages)
+
+    def words(lines: list[str]) -> set[str]:
+        return {word.strip(",:") for line in lines for word in re.split(r"[\s│┃]+", line) if not set(word) & set("─━┏└")}
+
+    lines = said(run, width)
+    assert max(map(len, lines)) <= width
+    first_columns = {"part", "model", "models", "questions"}  # are not named where a row is a paragraph
+    assert words(said(run, 400)) - first_columns <= words(lines)
 
 
 def test_other_runs_keep_the_listing_by_parts(tmp_path: Path) -> None:

@@ -276,7 +276,12 @@ def test_rows_to_look_at_with_the_worst_first(files, tmp_path):
     name = write_rows(world, "look.jsonl", [rows[0], rows[1], "{not json", long])
     page = CheckRows(budget=8192)
     audit(config(name, data={"max_bad_rows": 0.5}), model=str(files[0]), data=world, ui=Ui(quiet=True), page=page)
-    assert [(row.reason, row.frames is not None) for row in page.rows] == [("json", False), ("", True), ("", True), ("overlong", True)]
+    assert [(row["reason"], row["picture"] is not None) for row in page.rows] == [
+        ("json", False),
+        ("", True),
+        ("", True),
+        ("overlong", True),
+    ]
     text = page.write(tmp_path / "look.html").read_text()
     places = [text.index(f"look.jsonl:{line}") for line in (3, 4, 1)]
     assert max(places[:2]) < places[2]

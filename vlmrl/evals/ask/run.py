@@ -23,7 +23,7 @@ from vlmrl.evals.ask.tasks import EPISODES, Task
 from vlmrl.evals.score.measures import JUDGED, LABELS
 from vlmrl.evals.score.records import Record, sha256
 from vlmrl.evals.score.summary import Interval, Summary, summarize
-from vlmrl.evals.score.table import COUNTS, interval_text, markdown, summary_cells, table
+from vlmrl.evals.score.table import COUNTS, interval_text, markdown, summary_cells
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.registry import Catalogue
@@ -114,6 +114,8 @@ class SuiteResult:
     def __rich__(self) -> Group:
         from rich.console import Group
         from rich.text import Text
+
+        from vlmrl.evals.score.terminal import table
 
         title = f"{self.suite.id} v{self.suite.version}"
         tables = [table(self._cells(task), title=f"{title}: {task.id}") for task in self.suite.tasks]

@@ -19,7 +19,7 @@ from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.runfiles import evaluation_at
 from vlmrl.evals.score.summary import Interval, Summary, summarize
-from vlmrl.evals.score.table import Cells, interval_text, markdown, table, visible
+from vlmrl.evals.score.table import Cells, interval_text, markdown, visible
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -90,6 +90,8 @@ class PublishedTable:
     def __rich__(self) -> Group:
         from rich.console import Group
         from rich.text import Text
+
+        from vlmrl.evals.score.terminal import table
 
         return Group(table(self.cells(), title="beside printed figures"), *(Text(visible(line)) for line in self.lines()))
 

@@ -17,7 +17,6 @@ from vlmrl.evals.score.summary import Interval, Summary
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
-    from rich.table import Table
     from rich.text import Text
 
 Pair = tuple[str, str]
@@ -119,19 +118,6 @@ def comparison_cells(comparisons: Mapping[Pair, Comparison], metrics: Sequence[s
             found = [(m, x.gaps[m]) for m in columns if m in x.gaps]
             rows += [[label, str(gap.n), LABELS[m], difference_text(m, gap), p_text(gap.p), gap.test] for m, gap in found]
     return rows
-
-
-def table(cells: Cells, title: str | None = None) -> Table:
-    """Render cells as a rich table. Text is shown as it is: no markup, no control characters."""
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    header, *rows = cells
-    out = Table(*(Column(header=Text(visible(cell))) for cell in header), title=None if title is None else Text(visible(title)))
-    for row in rows:
-        # `Text`, not a string: rich reads brackets in strings as markup
-        out.add_row(*(Text(visible(cell), overflow="fold") for cell in row))
-    return out
 
 
 class Paragraphs:

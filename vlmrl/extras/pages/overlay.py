@@ -7,7 +7,8 @@ guessed: what cannot be placed is not drawn, and `Marks.problems` says why. Answ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, get_args
 
 from vlmrl.answers.base import ANSWER_TYPES, Draw
@@ -15,9 +16,9 @@ from vlmrl.answers.frame import frame_problem
 from vlmrl.answers.marks import Mark, MarkedFrames, Marks, Pen, Span, Target, Unit
 from vlmrl.metrics.boxes import listed, numbers
 from vlmrl.metrics.spatial import read_thought
-from vlmrl.types import CoordinateFrame, Sample
+from vlmrl.types import CoordinateFrame, MediaRef, Sample
 
-__all__ = ["Mark", "MarkedFrames", "Marks", "Span", "Target", "Unit", "answer_marks", "gold_marks", "target_of"]
+__all__ = ["Mark", "MarkedFrames", "Marks", "Span", "Target", "Unit", "answer_marks", "gold_marks", "marks_of", "target_of"]
 
 OBJECTS = "objects"
 """Key of `gt` with true boxes by name, of rows whose thoughts name boxes."""
@@ -91,6 +92,28 @@ def answer_marks(target: Target, shown: MarkedFrames, answer: str | None, though
     if answer is not None:
         ANSWER_TYPES[target.answer_type].draw(pen, answer)
     return pen.marks()
+
+
+def marks_of(
+    asked: Mapping[str, Any], info: Mapping[str, Any] | None, said: Sequence[tuple[str | None, str | None]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Gold, and each (answer, thought) to a kept question, as marks in JSON values.
+
+    Args:
+        asked: `answer_type`, and what `kept.record.drawable` says.
+        info: what is known of its first medium (`kept.media`); None for one that was not kept.
+    """
+    if asked["answer_type"] not in ANSWER_TYPES:
+        problem = f"nothing is drawn: the answer type {asked['answer_type']!r} is one of a plug-in, which the viewer does not run"
+        return asdict(Marks(problems=(problem,))), [asdict(Marks()) for _ in said]
+    media = tuple(MediaRef(kind=one["kind"], path="-") for one in asked["media"])
+    row = Sample(
+        id="-", task="-", answer_type=asked["answer_type"], question="-", media=media, answer="-", gt=asked["gt"], meta=asked["meta"]
+    )
+    target = target_of(row, None if info is None else (int(info["original"][0]), int(info["original"][1])))
+    times = None if info is None or info["times"] is None else tuple(info["times"])
+    shown = MarkedFrames(indices=(0,) if info is None else tuple(info["indices"]), times=times)
+    return asdict(gold_marks(target, shown)), [asdict(answer_marks(target, shown, answer, thought)) for answer, thought in said]
 
 
 def _drawers() -> dict[str, Draw]:

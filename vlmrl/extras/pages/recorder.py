@@ -10,25 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 
 from vlmrl import rng
 from vlmrl.algo.inputs import LossInputs
 from vlmrl.config.schema import StageBase
-from vlmrl.config.train import KeepSection
 from vlmrl.errors import MediaError, StorageError
 from vlmrl.extras.pages.kept import media
 from vlmrl.extras.pages.kept.record import KeptGroup, Trained, completions, media_of, pick, record_of, surprise
 from vlmrl.extras.pages.kept.write import KeptWriter, cut_others
-from vlmrl.media.store import MediaStore
 from vlmrl.policy.pack import Row
 from vlmrl.run.session import Session
 from vlmrl.train import dist
 from vlmrl.train.batch import StepBatch
+from vlmrl.types import ScoredGroup
 
 FOLDER = "groups"
 """Of a run."""
@@ -39,42 +36,21 @@ _PIECES = 1 << 18
 
 
 class GroupRecorder:
-    """The kept groups of a stage on this rank.
+    """The kept groups of a stage on this rank (`keep` of the recipe), in `<run>/groups`."""
 
-    Args:
-        folder: `<run>/groups`.
-        done: the run's last step that is done; later ones were kept by a process that died, and are computed again.
-        piece: text of token ids that may begin or end inside a word.
-        say: tells the user.
-        table: sends a table to the trackers (`Tracker.table`), with `keep.table`.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        keep: KeepSection,
-        *,
-        stage: str,
-        done: int,
-        store: MediaStore,
-        piece: Callable[..., str],
-        say: Callable[[str], None],
-        table: Callable[..., None],
-    ):
-        self.keep, self.stage = keep, stage
-        self._store, self._say = store, say
-        self._table = table
-        self._pieces = lru_cache(_PIECES)(lambda token: piece((token,)))
-        self._piece = piece
-        self._wanted: set[int] = set()
-        self._seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    def __init__(self, session: Session, cfg: StageBase):
+        folder, done = session.run.path / FOLDER, session.state.global_step
+        self.keep, self.stage = session.cfg.keep, cfg.name
+        self._store, self._say, self._table = session.store, session.ui.say, session.tracker.table
+        piece = session.bundle.piece
+        self._pieces, self._piece = lru_cache(_PIECES)(lambda token: piece((token,))), piece
+        self._rows: dict[int, Trained] = {}
         self._pending: list[KeptGroup] = []
         self._jobs: list[Future[None]] = []
         self._broken = self._said_behind = False
         if dist.is_main():
-            cut_others(folder, dist.world(), done)
-        budget = keep.bytes // dist.world()
-        self._writer = KeptWriter(folder / f"rank-{dist.rank()}", budget=budget, last_step=done)
+            cut_others(folder, dist.world(), done)  # steps after the last one that is done are computed again
+        self._writer = KeptWriter(folder / f"rank-{dist.rank()}", budget=self.keep.bytes // dist.world(), last_step=done)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kept-groups")
 
     def choose(self, batch: StepBatch, adv_NT: torch.Tensor, adv_N: torch.Tensor, *, step: int, global_step: int) -> None:
@@ -84,67 +60,64 @@ class GroupRecorder:
             adv_NT: advantages per token of this rank's rows; adv_N: those of all rollouts of all ranks.
             step: of the stage, from 1; global_step: of the run.
         """
-        self._pending, self._wanted, self._seen = [], set(), {}
+        self._pending, self._rows = [], {}
         if step % self.keep.every or self._broken:
             return
-        x, mine, baseline_N = batch.x, batch.mine, batch.baseline_N
+        x, mine = batch.x, batch.mine
         judged = x.reward_N[x.valid_N & x.on_policy_N]
         usual = float(judged.mean()) if len(judged) else 0.0
-        found: list[KeptGroup] = []
-        starts: list[int] = []
-        first = 0
-        for place, scored in batch.groups:
+        ranked: list[tuple[float, int]] = []
+        expected: list[float | None] = []
+        starts = [0]
+        for _, scored in batch.groups:
             rollouts = scored.group.rollouts
-            starts.append(first)
-            known = float(baseline_N[mine[first]]) if rollouts else math.nan
-            expected = None if math.isnan(known) else known
-            first += len(rollouts)
-            surprised = surprise(scored.scores.total(), usual if expected is None else expected)
-            found.append(
-                KeptGroup(
-                    stage=self.stage,
-                    step=step,
-                    global_step=global_step,
-                    place=place,
-                    scored=scored,
-                    expected=expected,
-                    surprise=surprised,
-                )
-            )
-        count = -(-self.keep.groups_per_step // dist.world())
-        ranked = [(one.surprise, rng.key(0, "keep", one.scored.group.prompt.sample.id)) for one in found]
+            known = float(batch.baseline_N[mine[starts[-1]]]) if rollouts else math.nan
+            expected.append(None if math.isnan(known) else known)
+            ranked.append((surprise(scored.scores.total(), usual if math.isnan(known) else known), _fixed(scored)))
+            starts.append(starts[-1] + len(rollouts))
         used = set(batch.kept())
-        for i in pick(ranked, count):
-            rows = range(starts[i], starts[i] + len(found[i].scored.group.rollouts))
-            trained = [_trained(adv_NT[n], float(adv_N[mine[n]]), len(batch.rollouts[n].ids), n in used) for n in rows]
-            self._wanted.update(rows)
-            self._pending.append(replace(found[i], rows=tuple(trained)))
-        self._starts = {one.place: starts[k] for k, one in enumerate(found)}
+        for i in pick(ranked, -(-self.keep.groups_per_step // dist.world())):
+            place, scored = batch.groups[i]
+            for n in range(starts[i], starts[i + 1]):
+                self._rows[n] = _trained(adv_NT[n], float(adv_N[mine[n]]), len(batch.rollouts[n].ids), n in used)
+            kept = KeptGroup(
+                stage=self.stage,
+                step=step,
+                global_step=global_step,
+                place=place,
+                scored=scored,
+                expected=expected[i],
+                surprise=ranked[i][0],
+                rows=[self._rows[n] for n in range(starts[i], starts[i + 1])],
+            )
+            self._pending.append(kept)
 
     def see(self, rows: Sequence[Row], x: LossInputs) -> None:
         """What the update's forward gave for a micro-batch."""
-        wanted = [place for place, row in enumerate(rows) if row.index in self._wanted]
+        wanted = [place for place, row in enumerate(rows) if row.index in self._rows]
         if not wanted or x.entropy_BT is None:
             return
         logp_BT, entropy_BT = torch.stack([x.logp_BT, x.entropy_BT]).detach().float().cpu()
         for place in wanted:
-            width = len(rows[place].response)
-            self._seen[rows[place].index] = logp_BT[place, :width].clone(), entropy_BT[place, :width].clone()
+            width, kept = len(rows[place].response), self._rows[rows[place].index]
+            kept.logp_T, kept.entropy_T = logp_BT[place, :width].tolist(), entropy_BT[place, :width].tolist()
 
     def write(self) -> None:
         """Hand what was taken of the step to the thread; training goes on."""
-        pending, self._pending = [self._with_forward(one) for one in self._pending], []
-        self._jobs = [job for job in self._jobs if not _ended(job)]
+        pending, self._pending = self._pending, []
+        done = [job for job in self._jobs if job.done()]
+        for job in done:
+            job.result()
+        self._jobs = [job for job in self._jobs if job not in done]
         if not pending or self._broken:
             return
         if self.keep.table:
             self._table("completions", completions(pending), global_step=pending[0].global_step)
-        if len(self._jobs) >= BEHIND:
-            if not self._said_behind:
-                self._say(f"warning: {self.stage}: groups are kept more slowly than steps are made; some are left out (keep.every)")
+        if len(self._jobs) < BEHIND:
+            self._jobs.append(self._thread.submit(self._write, pending))
+        elif not self._said_behind:
+            self._say(f"warning: {self.stage}: groups are kept more slowly than steps are made; some are left out (keep.every)")
             self._said_behind = True
-            return
-        self._jobs.append(self._thread.submit(self._write, pending))
 
     def settle(self) -> None:
         """Wait until everything handed over is written and durable."""
@@ -161,22 +134,13 @@ class GroupRecorder:
         finally:
             self._thread.shutdown()
 
-    def _with_forward(self, kept: KeptGroup) -> KeptGroup:
-        first = self._starts[kept.place]
-        rows = list(kept.rows)
-        for i, row in enumerate(rows):
-            seen = self._seen.get(first + i)
-            if seen is not None:
-                rows[i] = replace(row, logp_T=tuple(seen[0].tolist()), entropy_T=tuple(seen[1].tolist()))
-        return replace(kept, rows=tuple(rows))
-
     def _write(self, groups: Sequence[KeptGroup]) -> None:
         for kept in groups:
             if not self._broken:
                 self._guarded(lambda kept=kept: self._add(kept))
 
     def _add(self, kept: KeptGroup) -> None:
-        record = record_of(kept, self._split)
+        record = record_of(kept, lambda ids: split_tokens(ids, self._pieces, self._piece))
         files: dict[str, bytes] = {}
         for key in self._writer.lacks(media_of(record)):
             try:
@@ -191,24 +155,6 @@ class GroupRecorder:
         except StorageError as error:
             self._broken = True
             self._say(f"warning: {self.stage}: no more groups are kept for vlmrl view: {error}")
-
-    def _split(self, ids: Sequence[int]) -> list[str]:
-        return split_tokens(ids, self._pieces, self._piece)
-
-
-def of_stage(session: Session, cfg: StageBase) -> GroupRecorder:
-    """Open the recorder of a stage (`keep` of the recipe)."""
-    folder, done, bundle = session.run.path / FOLDER, session.state.global_step, session.bundle
-    return GroupRecorder(
-        folder,
-        session.cfg.keep,
-        stage=cfg.name,
-        done=done,
-        store=session.store,
-        piece=bundle.piece,
-        say=session.ui.say,
-        table=session.tracker.table,
-    )
 
 
 def split_tokens(ids: Sequence[int], one: Callable[[int], str], several: Callable[[Sequence[int]], str]) -> list[str]:
@@ -235,15 +181,12 @@ def split_tokens(ids: Sequence[int], one: Callable[[int], str], several: Callabl
     return out
 
 
+def _fixed(scored: ScoredGroup) -> int:
+    """A number of the question that is the same at each pass over the data."""
+    return rng.key(0, "keep", scored.group.prompt.sample.id)
+
+
 def _trained(adv_T: torch.Tensor, advantage: float, length: int, used: bool) -> Trained:
     own = adv_T[:length].tolist()
     alike = all(value == own[0] for value in own)
     return Trained(advantage=own[0] if alike and own else advantage, adv_T=() if alike else tuple(own), used=used)
-
-
-def _ended(job: Future[None]) -> bool:
-    """Whether a job is done; raises what it has raised."""
-    if not job.done():
-        return False
-    job.result()
-    return True

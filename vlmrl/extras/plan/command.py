@@ -94,12 +94,12 @@ def show(name: str, found: Plan, slack: Slack) -> None:
     """Tables and advice on the terminal."""
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
+    from vlmrl.evals.score.table import Paragraphs
     from vlmrl.extras.plan.recipe import gigabytes, verdict
 
     console, s, m, t = Console(), found.settings, found.memory, found.time
-    console.print(Text(_title(name, s, m.shard)), soft_wrap=True)
+    console.print(Paragraphs([_title(name, s, m.shard)]), crop=False)
     left = Table("memory of a rank", "GB", title="computed, not measured", title_justify="left")
     for part, size in m.parts.items():
         left.add_row(part, gigabytes(size))
@@ -112,8 +112,8 @@ def show(name: str, found: Plan, slack: Slack) -> None:
     right.add_section()
     right.add_row("step", f"{t.step:.2f}")
     console.print(left, right)
-    for line in [*verdict(name, found), f"{gigabytes(slack.bytes)} GB of each phase are no tensors: {slack.source}"]:
-        console.print(Text(line), soft_wrap=True)
+    said = [*verdict(name, found), f"{gigabytes(slack.bytes)} GB of each phase are no tensors: {slack.source}"]
+    console.print(Paragraphs(said), crop=False)
 
 
 def _title(name: str, s: Settings, shard: int) -> str:

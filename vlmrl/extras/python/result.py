@@ -67,7 +67,7 @@ class Run:
     def groups(self) -> list[dict[str, Any]]:
         """The groups that the run kept (`keep` of the recipe), by step: `question`, `gold`, and in `answers` each `text` with its `rewards`
         (in the order of `columns`), their weighted sum `reward` and its `advantage`."""
-        kept = extra("vlmrl.extras.pages.documents.groups.KeptGroups")(self.path / "groups")
+        kept = extra("vlmrl.extras.pages.kept.read.KeptGroups")(self.path / "groups")
         kept.follow()
         found = [kept.record(address) for address, _ in kept.entries()]
         return sorted(found, key=lambda group: (group["global_step"], group["place"]))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.pages import make_run, media, picture, record, sample
+from tests.support.pages import keep_row, make_run, media, picture, record, sample
 from vlmrl.answers.tags import parse
 from vlmrl.evals.score.measures import LABELS
 from vlmrl.evals.score.records import Record
@@ -18,7 +18,6 @@ from vlmrl.evals.score.scorers import score
 from vlmrl.evals.score.steps import TrueStep, compare_steps, split_steps, step_scores, true_steps
 from vlmrl.evals.score.summary import summarize
 from vlmrl.extras.pages.documents.questions import MOST_SURPLUS, steps_doc
-from vlmrl.extras.pages.runfiles import Frames, frames_of, read_frames, save_media
 from vlmrl.extras.pages.view.view import View
 from vlmrl.types import Sample
 
@@ -130,43 +129,35 @@ def frames(count: int = 8) -> np.ndarray:
     return picture([(100 * i, 300, 100 * i + 200, 700) for i in range(8)], count=count, size=(56, 56))
 
 
-def card(*thoughts: str | None, kept: Frames | None = None) -> dict[str, Any]:
-    frames_ = frames_of(row(), media(frames(), video=True)) if kept is None else kept
-    return steps_doc(frames_, {name: [answer(name, thought)] for name, thought in zip(("base", "sft", "rl"), thoughts, strict=False)})
+def card(*thoughts: str | None) -> dict[str, Any]:
+    return steps_doc(STEPS, {name: [answer(name, thought)] for name, thought in zip(("base", "sft", "rl"), thoughts, strict=False)})
 
 
 def test_steps_stand_under_their_seconds() -> None:
     made = card("green, blue", "green, red, blue, red")
-    assert made["columns"] == [{"label": "0 s", "text": "green"}, {"label": "1 s", "text": "red"}, {"label": "2.5 s", "text": "blue"}]
-    base, sft = made["lines"]
-    assert (base["who"], sft["who"]) == ("before training", "after SFT")
-    assert [(c["kind"], c["text"]) for c in base["cells"]] == [("right", "✓ green"), ("wrong", "✗ blue"), ("missing", "– missing")]
-    assert [(c["kind"], c["text"]) for c in sft["cells"]][2:] == [("right", "✓ blue"), ("surplus", "+ red")]
-    assert (base["note"], sft["note"]) == ("1 of 3 right", "3 of 3 right, 1 surplus")
+    assert [(c["text"], c["small"]) for c in made["header"][1:]] == [("0 s", "green"), ("1 s", "red"), ("2.5 s", "blue")]
+    (base, *before), (sft, *after) = made["rows"]
+    assert (base, sft) == (
+        {"text": "before training", "small": "1 of 3 right"},
+        {"text": "after SFT", "small": "3 of 3 right, 1 surplus"},
+    )
+    assert [(c["kind"], c["text"]) for c in before] == [("right", "✓ green"), ("wrong", "✗ blue"), ("missing", "– missing")]
+    assert [(c["kind"], c["text"]) for c in after][2:] == [("right", "✓ blue"), ("surplus", "+ red")]
 
 
 def test_answers_without_a_thought_and_those_that_never_stop() -> None:
-    none, many, long = card(None, ", ".join(["red"] * 90), "x" * 500)["lines"]
-    assert [len(line["cells"]) for line in (none, many, long)] == [0, 3 + MOST_SURPLUS, 3]
-    assert [line["note"] for line in (none, many, long)] == ["no thought", "1 of 3 right, 87 surplus", "0 of 3 right"]
-    assert len(long["cells"][0]["text"]) < 70
+    rows = card(None, ", ".join(["red"] * 90), "x" * 500)["rows"]
+    assert [len(row) - 1 for row in rows] == [0, 3 + MOST_SURPLUS, 3]
+    assert [row[0]["small"] for row in rows] == ["no thought", "1 of 3 right, 87 surplus", "0 of 3 right"]
+    assert len(rows[2][1]["text"]) < 70
 
 
 def test_the_report_shows_them_as_text(tmp_path: Path) -> None:
     said = {"sft": "green, <b>red</b>, \x1bblue, red", "rl": "green, red"}
     path = make_run(tmp_path / "run", {name: [answer(name, thought)] for name, thought in said.items()}, frames=False)
     of = sample("walk-0", "exact_text", {}, meta={"steps": STATED}, thought=None, question="Where to?")
-    save_media(path / "eval" / "frames", of, media(frames(), video=True))
+    keep_row(path / "eval" / "frames", "0", of, media(frames(), video=True), content="0")
     steps = View([path]).document("question/0")["steps"]
-    assert [cell["text"] for cell in steps["lines"][0]["cells"]] == ["✓ green", "✗ <b>red</b>", "✗ \\u001bblue", "+ red"]
+    assert [cell["text"] for cell in steps["rows"][0][1:]] == ["✓ green", "✗ <b>red</b>", "✗ \x1bblue", "+ red"]
     plain = make_run(tmp_path / "plain", {"rl": [answer("rl", "green")]}, frames=False)
     assert View([plain]).document("question/0")["steps"] is None
-
-
-def test_frames_of_earlier_versions_have_no_steps(tmp_path: Path) -> None:
-    path = save_media(tmp_path, row(), media(frames(), video=True))
-    assert read_frames(tmp_path, [])[0].steps == STEPS
-    text = path.read_text()
-    start = text.index('"steps": [')
-    path.write_text(text[:start] + text[text.index("], ", start) + 3 :])
-    assert read_frames(tmp_path, [])[0].steps == ()

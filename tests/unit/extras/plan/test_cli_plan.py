@@ -36,9 +36,9 @@ stages:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def _run(*arguments: str) -> tuple[int, str, str]:
+    def _run(*arguments: str, columns: int = 200) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["vlmrl", *arguments])
-        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setenv("COLUMNS", str(columns))
         with pytest.raises(SystemExit) as stop:
             cli.main()
         out, err = capsys.readouterr()
@@ -58,6 +58,14 @@ def planned(run: Run, recipe: str, *arguments: str) -> dict[str, Any]:
     code, out, err = run("plan", recipe, "--json", *arguments)
     assert (code, err) == (0, "")
     return json.loads(out)
+
+
+def test_80_columns_are_enough(run: Run, recipe: str) -> None:
+    """No word and no path is cut or folded."""
+    wide, narrow = (run("plan", recipe, "--gpu", "rtx4090", columns=columns)[1] for columns in (400, 80))
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "does not fit" in wide
+    assert {word for word in wide.split() if word.isascii()} <= set(narrow.split())
 
 
 def test_settings_are_those_of_the_recipe(recipe: str) -> None:

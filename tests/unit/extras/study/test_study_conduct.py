@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from tests.unit.extras.study.conftest import PROGRAM, Place
 from vlmrl.cli import app
 from vlmrl.errors import ConfigError
+from vlmrl.extras.pages.documents.study import study_doc
 from vlmrl.extras.study import conduct
 from vlmrl.extras.study.conduct import array_task
 from vlmrl.extras.study.report import Report
@@ -39,6 +40,11 @@ def test_from_the_file_to_the_verdict(place: Place) -> None:
     assert said[0].startswith("power: fast-slow: with 3 seeds and a deviation of 0.05 (assumed)")
     report = Report(conductor)
     report.write()
+    shown = study_doc(place.folder / "out")
+    assert shown is not None
+    assert shown["said"][0].startswith(f"fast-slow: {HOLDS}. end exact, fast - slow: +0.1")
+    assert [row["name"] for row in shown["cards"][0]["rows"]] == ["slow (3)", "fast (3)"]
+    assert [len(table["rows"]) for table in shown["tables"]] == [1, 1]
     stored = json.loads((place.folder / "out/study.json").read_text())
     assert stored["arms"] == {arm: [f"runs/{arm}-s{seed}" for seed in range(3)] for arm in ("slow", "fast")}
     assert stored["differs"] == {"stages.rl.optim.lr": {"slow": 1e-6, "fast": 1e-5}}

@@ -1,24 +1,25 @@
 """The document of `vlmrl check` shows rows as a model will see them: processed pixels, gold marks on them, and why rows were rejected.
 
-`CheckRows` collects the rows while `vlmrl check` reads the sources; `write_check_page` writes them, worst first.
+`CheckRows` collects the rows while `vlmrl check` reads the sources, and writes the page, worst first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from io import BytesIO
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 import numpy as np
 
+from vlmrl.answers.marks import MarkedFrames, Marks
 from vlmrl.data.source import BadRow
-from vlmrl.evals.score.table import visible
-from vlmrl.extras.pages.documents.drawn_group import as_json
 from vlmrl.extras.pages.documents.pictures import Pictures
 from vlmrl.extras.pages.documents.shapes import Doc
-from vlmrl.extras.pages.overlay import Marks, gold_marks
-from vlmrl.extras.pages.runfiles import Frames, frames_of
+from vlmrl.extras.pages.kept.media import chosen, encoded, most_frames
+from vlmrl.extras.pages.overlay import gold_marks, target_of
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import Prompt, Sample
 
@@ -36,49 +37,8 @@ FLAGS = {
     "short": "a span with fewer than two frames",
 }
 """What is worth a look, the worst first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckRow:
-    """One row of a source. Without `reason` it is good."""
-
-    source: str
-    place: str
-    """`file:line`."""
-    id: str = ""
-    question: str = ""
-    """Of a row that could not be read, its first characters."""
-    answer: str = ""
-    answer_type: str = ""
-    reason: str = ""
-    """Code of the rejection."""
-    message: str = ""
-    tokens: int = 0
-    """Of the prompt."""
-    share: float = 0.0
-    """Of the token budget, in [0, 1]."""
-    frames: Frames | None = None
-    marks: Marks = field(default_factory=Marks)
-    smallest: float | None = None
-    """Area of the smallest true box in vision tokens; None without boxes."""
-    frames_in_span: int | None = None
-    """Frames that the model sees within the shortest true span; None without spans."""
-    span: float | None = None
-    """Seconds of the shortest true span."""
-    more_media: int = 0
-    """Media of the row that are not shown."""
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Names of `FLAGS`."""
-        holds = {
-            "rejected": bool(self.reason),
-            "undrawn": bool(self.marks.problems),
-            "long": self.share > FULL,
-            "small": self.smallest is not None and self.smallest < SMALL,
-            "short": self.frames_in_span is not None and self.frames_in_span < 2,
-        }
-        return tuple(name for name in FLAGS if holds[name])
+EMPTY: Doc = {**dict.fromkeys(("id", "answer", "type"), ""), "facts": [], "marks": asdict(Marks()), "picture": None}
+"""Of a row that could not be read."""
 
 
 @dataclass(kw_only=True)
@@ -88,7 +48,7 @@ class CheckRows:
     budget: int
     """`data.max_prompt_tokens`."""
     limit: int = ROWS
-    rows: list[CheckRow] = field(default_factory=list[CheckRow])
+    rows: list[Doc] = field(default_factory=list[Doc])
     good: dict[str, int] = field(default_factory=dict[str, int])
     rejected: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -98,75 +58,85 @@ class CheckRows:
 
     def add(self, source: str, prompt: Prompt, media: ProcessedMedia | None) -> None:
         """A good row with its first medium, if it has any and `wants` said so."""
-        keep = self.wants(source)
+        if self.wants(source):
+            self.rows.append(row_of(source, prompt.sample, media, tokens=len(prompt.ids), budget=self.budget))
         self.good[source] = self.good.get(source, 0) + 1
-        if keep:
-            self.rows.append(good_row(source, prompt, media, self.budget))
 
     def reject(self, source: str, sample: Sample, reason: str, message: str, media: ProcessedMedia | None = None) -> None:
         """A row that was read and cannot be used. `media` is its first medium, where that is not the fault."""
         if self._counted(source):
-            frames = None if media is None else frames_of(sample, media)
-            row = CheckRow(
-                source=source,
-                place=sample.source,
-                id=sample.id,
-                question=sample.asked,
-                answer=sample.answer,
-                answer_type=sample.answer_type,
-                reason=reason,
-                message=message.removeprefix(f"{reason}: "),
-                frames=frames,
-                marks=_marks(frames),
-            )
-            self.rows.append(row)
+            self.rows.append(row_of(source, sample, media, reason=reason, message=message.removeprefix(f"{reason}: ")))
 
     def reject_unread(self, source: str, bad: BadRow) -> None:
         """A row that could not be read."""
         if self._counted(source):
-            place = f"{bad.file}:{bad.line}"
-            self.rows.append(CheckRow(source=source, place=place, question=bad.excerpt, reason=bad.reason, message=bad.message))
+            texts = {"place": f"{bad.file}:{bad.line}", "question": bad.excerpt, "reason": bad.reason, "message": bad.message}
+            self.rows.append({**EMPTY, "source": source, **texts, "flags": ["rejected"], "order": order_of(["rejected"])})
 
     def write(self, path: Path) -> Path:
-        """Write the page.
+        """Write the page: one self-contained HTML file, the worst rows first.
 
         Raises:
             StorageError: it cannot be written.
         """
-        return write_check_page(path, self)
+        from vlmrl.extras.pages.view.save import write_documents
+
+        folder = {"name": "Data check", "path": "", "start": "check/page", "runs": [], "others": []}
+        return write_documents({"folder": folder, "check/page": check_doc(self)}, path, title="Data check - vlmrl", kind="check")
 
     def _counted(self, source: str) -> bool:
         self.rejected[source] = self.rejected.get(source, 0) + 1
         return self.rejected[source] <= self.limit
 
 
-def good_row(source: str, prompt: Prompt, media: ProcessedMedia | None, budget: int) -> CheckRow:
-    """A row with what the model will see of it. `media` is its first medium."""
-    sample = prompt.sample
-    frames = None if media is None else frames_of(sample, media)
-    marks = _marks(frames)
-    spans = [(s.start, s.end) for s in marks.spans]
-    times = None if media is None else media.times
-    return CheckRow(
-        source=source,
-        place=sample.source,
-        id=sample.id,
-        question=sample.asked,
-        answer=sample.answer,
-        answer_type=sample.answer_type,
-        tokens=len(prompt.ids),
-        share=len(prompt.ids) / budget,
-        frames=frames,
-        marks=marks,
-        smallest=None if media is None else smallest_box(marks, media.handle.tokens / media.handle.grid_thw[0]),
-        frames_in_span=None if times is None or not spans else min(frames_within(times, span) for span in spans),
-        span=min((end - start for start, end in spans), default=None),
-        more_media=max(0, len(sample.media) - 1),
-    )
+def row_of(
+    source: str, sample: Sample, media: ProcessedMedia | None, *, tokens: int = 0, budget: int = 1, reason: str = "", message: str = ""
+) -> Doc:
+    """A row with what the model will see of it, and its place in the order of `order_of`.
+
+    Args:
+        media: its first medium.
+        tokens: of the prompt; `budget`: those that it may have.
+        reason: code of the rejection; without one the row is good.
+    """
+    share, marks, facts = tokens / budget, Marks(), [] if reason else [f"{tokens} tokens, {tokens / budget:.0%} of the budget"]
+    smallest = inside = span = picture = None
+    if media is not None:
+        most, times = most_frames(media), media.times
+        kept = chosen(len(media.frames), most)
+        shown = MarkedFrames(indices=tuple(kept), times=None if times is None else tuple(float(times[i]) for i in kept))
+        marks, picture = gold_marks(target_of(sample, media.original_size), shown), encoded(media, most, lossless=True)
+        smallest = smallest_box(marks, media.handle.tokens / media.handle.grid_thw[0])
+        if smallest is not None:
+            facts.append(f"smallest box {smallest:.4g} vision tokens")
+        if times is not None and marks.spans:
+            inside = min(frames_within(times, (one.start, one.end)) for one in marks.spans)
+            span = min(one.end - one.start for one in marks.spans)
+            facts.append(f"{inside} frames in the shortest span")
+        if times is not None and len(times) > 1:
+            facts.append(f"frames up to {max(float(b - a) for a, b in pairwise(times)):.4g} s apart")
+        if len(sample.media) > 1:
+            facts.append(f"{len(sample.media) - 1} more media that are not shown")
+    holds = {
+        "rejected": bool(reason),
+        "undrawn": bool(marks.problems),
+        "long": share > FULL,
+        "small": smallest is not None and smallest < SMALL,
+        "short": inside is not None and inside < 2,
+    }
+    flags = [name for name in FLAGS if holds[name]]
+    return {
+        **{"source": source, "place": sample.source, "id": sample.id, "question": sample.asked, "answer": sample.answer},
+        **{"type": sample.answer_type, "reason": reason, "message": message, "facts": facts, "flags": flags},
+        **{"marks": asdict(marks), "picture": picture, "order": order_of(flags, share, smallest, span)},
+    }
 
 
-def _marks(frames: Frames | None) -> Marks:
-    return Marks() if frames is None or frames.target is None else gold_marks(frames.target, frames.shown)
+def order_of(flags: Sequence[str], share: float = 0.0, smallest: float | None = None, span: float | None = None) -> tuple[float, ...]:
+    """What rows are sorted by: the worst flag; among equals the larger share of the token budget, the smaller box in vision tokens, the
+    shorter span in seconds."""
+    worst = min((list(FLAGS).index(name) for name in flags), default=len(FLAGS))
+    return worst, -share, inf if smallest is None else smallest, inf if span is None else span
 
 
 def smallest_box(marks: Marks, tokens: float) -> float | None:
@@ -181,69 +151,21 @@ def frames_within(times: np.ndarray, span: tuple[float, float]) -> int:
     return inside + bool((times <= span[0]).any())
 
 
-def worst_first(rows: Sequence[CheckRow]) -> list[CheckRow]:
-    """By the worst flag; among equals the larger share of the token budget, the smaller box, the shorter span, the order of reading."""
-    rank = {name: n for n, name in enumerate(FLAGS)}
-
-    def key(item: tuple[int, CheckRow]) -> tuple[float, ...]:
-        place, row = item
-        small = float("inf") if row.smallest is None else row.smallest
-        short = float("inf") if row.span is None else row.span
-        return (min((rank[name] for name in row.flags), default=len(rank)), -row.share, small, short, place)
-
-    return [row for _, row in sorted(enumerate(rows), key=key)]
-
-
-def write_check_page(path: Path, rows: CheckRows | Sequence[CheckRow]) -> Path:
-    """Write the page: one self-contained HTML file, the worst rows first.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    from vlmrl.extras.pages.view.save import write_documents
-
-    shown = check_doc(rows, Pictures(inline=True))
-    lists = {name: [] for name in ("runs", "arms", "evaluations", "comparisons", "checks")}
-    folder = {"name": "Data check", "path": "", "start": "check/page", **lists, "study": None, "several": False, "questions": None}
-    return write_documents({"folder": folder, "check/page": shown}, path, title="Data check - vlmrl", kind="check")
-
-
-def check_doc(rows: CheckRows | Sequence[CheckRow], pictures: Pictures) -> Doc:
+def check_doc(rows: CheckRows) -> Doc:
     """The rows of a data check, the worst first."""
-    ordered = worst_first(rows.rows if isinstance(rows, CheckRows) else rows)
-    sources = list(dict.fromkeys(row.source for row in ordered))
-    shown = {
-        s: (sum(r.source == s and not r.reason for r in ordered), sum(r.source == s and bool(r.reason) for r in ordered)) for s in sources
-    }
-    found = {s: (rows.good.get(s, 0), rows.rejected.get(s, 0)) if isinstance(rows, CheckRows) else shown[s] for s in sources}
-    return {
-        "id": "page",
-        "name": "Data check",
-        "sources": [
-            {"name": visible(s), "good": found[s][0], "rejected": found[s][1], "shown_good": shown[s][0], "shown_rejected": shown[s][1]}
-            for s in sources
-        ],
-        "flags": {name: words for name, words in FLAGS.items() if any(name in row.flags for row in ordered)},
-        "rows": [_row(number, row, pictures) for number, row in enumerate(ordered)],
-    }
-
-
-def _row(number: int, row: CheckRow, pictures: Pictures) -> Doc:
-    facts = [] if row.reason else [f"{row.tokens} tokens, {row.share:.0%} of the budget"]
-    if row.smallest is not None:
-        facts.append(f"smallest box {row.smallest:.4g} vision tokens")
-    if row.frames_in_span is not None:
-        facts.append(f"{row.frames_in_span} frames in the shortest span")
-    if row.frames is not None and row.frames.times is not None and 1 < row.frames.count == row.frames.total:
-        facts.append(f"frames up to {max(b - a for a, b in pairwise(row.frames.times)):.4g} s apart")
-    if row.more_media:
-        facts.append(f"{row.more_media} more media that are not shown")
-    texts = ("source", "place", "id", "question", "answer", "reason", "message")
-    return {
-        **{name: visible(getattr(row, name)) for name in texts},
-        "type": visible(row.answer_type),
-        "facts": facts,
-        "flags": list(row.flags),
-        "media": [] if row.frames is None else [pictures.medium("check", f"f-{number}", row.frames)],
-        "marks": as_json(row.marks),
-    }
+    ordered, pictures = sorted(rows.rows, key=lambda row: row["order"]), Pictures(inline=True)
+    sources = [
+        {
+            **{"name": name, "good": rows.good.get(name, 0), "rejected": rows.rejected.get(name, 0)},
+            "shown_good": sum(row["source"] == name and not row["reason"] for row in ordered),
+            "shown_rejected": sum(row["source"] == name and bool(row["reason"]) for row in ordered),
+        }
+        for name in dict.fromkeys(row["source"] for row in ordered)
+    ]
+    shown = [
+        {key: value for key, value in row.items() if key not in ("picture", "order")}
+        | {"media": [] if row["picture"] is None else [pictures.medium("check", str(number), BytesIO(row["picture"]))]}
+        for number, row in enumerate(ordered)
+    ]
+    flags = {name: words for name, words in FLAGS.items() if any(name in row["flags"] for row in ordered)}
+    return {"name": "Data check", "sources": sources, "flags": flags, "rows": shown}

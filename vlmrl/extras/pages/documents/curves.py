@@ -1,4 +1,4 @@
-"""Curves in groups with words for names, over steps, answers or seconds; of several runs their mean and its spread over seeds.
+"""Curves in groups with words for names, over steps, answers or seconds: of one run, or the mean of several and its spread over seeds.
 
 A few groups tell how a run went; all other metrics are in a document of their own.
 """
@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vlmrl.evals.score.timeshare import MILESTONE, TOTAL, UNEXPLAINED
 from vlmrl.extras.pages.documents.shapes import Doc, stage_words
-from vlmrl.extras.pages.documents.source import Source, stages_of
+from vlmrl.extras.pages.documents.source import Source
 
 POINTS = 400
 """Most points of a curve; longer ones are means of stretches."""
 NAMED = 5
-"""Phases of a step with an area of their own, where there are more than one further; the rest share one."""
+"""Phases of a step with a curve of their own, where there are more than one further; the rest share one."""
 REST = "other phases"
 HELD_OUT = ("eval/score", "eval/miou", "eval/accuracy", "eval/think_rate", "eval/parse_rate", "eval/*/macro", "eval/*/score")
 """Metrics of the evaluations in a run, drawn from one to the next."""
@@ -72,54 +72,50 @@ Points = dict[int, float]
 """Global step -> value."""
 
 
-def curves_doc(source: Source) -> Doc:
-    """The groups that tell how a run went."""
-    return {"stages": stage_bands(source), **_drawn(source, chosen(source))}
+Groups = dict[str, tuple[str, dict[str, list[tuple[Source, Points]]]]]
+"""Title -> (note, metric -> the runs that have it)."""
+
+
+def curves_doc(sources: Sequence[Source]) -> Doc:
+    """The groups that tell how runs went: the values of one, or the mean of several and one standard deviation around it."""
+    groups: Groups = {}
+    for source in sources:
+        for title, (note, series) in chosen(source).items():
+            own = groups.setdefault(title, (note, {}))[1]
+            for name, points in series.items():
+                own.setdefault(name, []).append((source, points))
+    return _drawn(sources[0], groups, spoken)
 
 
 def metrics_doc(source: Source) -> Doc:
     """All metrics, by the first word of their name."""
-    groups: dict[str, dict[str, Points]] = {}
+    groups: Groups = {}
     for name in sorted(source.metrics.columns):
-        groups.setdefault(name.partition("/")[0], {})[name] = points_of(source, name)
-    return {"stages": stage_bands(source), **_drawn(source, [(title, "", False, series) for title, series in groups.items()], spoken=False)}
+        groups.setdefault(name.partition("/")[0], ("", {}))[1][name] = [(source, points_of(source, name))]
+    return _drawn(source, groups, str)
 
 
 def stage_bands(source: Source) -> list[Doc]:
     """The stages that have begun, with their first and last global step."""
-    kinds = {stage["name"]: stage.get("kind") for stage in stages_of(source.config)}
-    steps = {stage["name"]: stage.get("steps") for stage in stages_of(source.config)}
-    return [
-        {
-            "name": name,
-            "words": stage_words(name),
-            "kind": kinds.get(name),
-            "steps": steps.get(name),
-            "from": first,
-            "to": source.metrics.ends[name],
-        }
-        for name, first in source.metrics.stages
-    ]
+    return [{"words": stage_words(name), "from": first, "to": source.metrics.ends[name]} for name, first in source.metrics.stages]
 
 
-def chosen(source: Source) -> list[tuple[str, str, bool, dict[str, Points]]]:
-    """(title, note, whether its areas are stacked, series) of each group that has data."""
+def chosen(source: Source) -> dict[str, tuple[str, dict[str, Points]]]:
+    """Title -> (note, series) of each group that has data."""
     columns = source.metrics.columns
     held = {name: points_of(source, name) for name in matching(columns, HELD_OUT)}
     held = {name: points for name, points in held.items() if len(points) > 1}
     for name in [name for name in held if name.endswith("/score")]:
         if any(held[name] == points for other, points in held.items() if other != name):
             del held[name]  # of those that agree the named one is drawn
-    out = [("Held-out questions", "means of the evaluations, greedy answers", False, held)] if held else []
+    out = {"Held-out questions": ("means of the evaluations, greedy answers", held)}
     for title, note, patterns in LINES:
-        found = {name: points_of(source, name) for name in matching(columns, patterns)}
-        out += [(title, note, False, found)] if found else []
-    if phases := phase_series(source):
-        out.append(("Time of a step", "seconds by phase", True, phases))
-    if all(name in columns for name in TOKENS):
-        note = "through the model in the update, and what repeating each prompt for every answer would add"
-        out.append(("Tokens of a step", note, True, {name: points_of(source, name) for name in TOKENS}))
-    return out
+        out[title] = note, {name: points_of(source, name) for name in matching(columns, patterns)}
+    out["Time of a step"] = "seconds by phase", phase_series(source)
+    note = "through the model in the update, and what repeating each prompt for every answer would add"
+    tokens = TOKENS if all(name in columns for name in TOKENS) else ()
+    out["Tokens of a step"] = note, {name: points_of(source, name) for name in tokens}
+    return {title: group for title, group in out.items() if group[1]}
 
 
 def matching(names: Sequence[str] | Mapping[str, Any], patterns: Sequence[str]) -> list[str]:
@@ -173,10 +169,9 @@ def axes(source: Source, steps: Sequence[int]) -> Doc:
 
 def samples_of(source: Source) -> Any:
     """Global step -> rows and answers that were trained on until then, by the recipe; None where it does not say how many a step has."""
-    stages = {stage["name"]: stage for stage in stages_of(source.config)}
     begun: list[tuple[int, int, int]] = []
     for name, first in source.metrics.stages:
-        stage = stages.get(name, {})
+        stage = source.stages.get(name, {})
         rollout: Any = stage.get("rollout") or {}
         each = stage.get("batch") or (rollout.get("num_generations") or 0) * (rollout.get("prompts_per_step") or 0)
         if not isinstance(each, int) or not each:
@@ -185,69 +180,39 @@ def samples_of(source: Source) -> Any:
     return lambda step: sum(each * max(0, min(step, last) - first + 1) for first, last, each in begun)
 
 
-def _drawn(source: Source, groups: Sequence[tuple[str, str, bool, Mapping[str, Points]]], *, spoken: bool = True) -> Doc:
-    xs: dict[tuple[int, ...], int] = {}
+def _drawn(first: Source, groups: Groups, named: Callable[[str], str]) -> Doc:
+    """Groups as JSON values; series with the same steps share their x. `first`: whose stages are shown."""
+    xs: dict[tuple[str, tuple[int, ...]], Doc] = {}
     out: list[Doc] = []
-    for title, note, stacked, series in groups:
+    for title, (note, series) in groups.items():
         drawn: list[Doc] = []
-        for name, points in series.items():
-            steps, values = thinned(points)
-            x = xs.setdefault(tuple(steps), len(xs))
-            drawn.append({"key": name, "name": _name(name, spoken), "x": x, "y": values, "dots": len(points) < POINTS / 10})
-        out.append({"title": title, "note": note, "stacked": stacked, "series": drawn})
-    return {"xs": [axes(source, steps) for steps in xs], "groups": out}
+        for name, runs in series.items():
+            steps, curve = band([points for _, points in runs])
+            key = runs[0][0].name, tuple(steps)
+            xs.setdefault(key, axes(runs[0][0], steps))
+            drawn.append({"key": name, "name": named(name), "x": list(xs).index(key), **curve})
+        out.append({"title": title, "note": note, "series": drawn})
+    return {"stages": stage_bands(first), "xs": list(xs.values()), "groups": out}
 
 
-def _name(name: str, words: bool) -> str:
-    return spoken(name) if words else name
+def band(runs: Sequence[Points], most: int = POINTS) -> tuple[list[int], Doc]:
+    """Mean and spread of a curve over runs, at the steps that all of them have; of runs without a step in common those of the first.
 
-
-def thinned(points: Points, most: int = POINTS) -> tuple[list[int], list[float | None]]:
-    """Steps and values; beyond `most` a value is the mean of a stretch of steps and stands at the last of them."""
-    steps = sorted(points)
+    Returns:
+        Steps, and `n` runs with `y`, `low` and `high` (None for one run); beyond `most` steps a value is the mean of a stretch of steps and
+        stands at the last of them.
+    """
+    shared = set.intersection(*map(set, runs)) or set(runs[0])
+    own = [points for points in runs if shared <= set(points)]
+    steps = sorted(shared)
     size = -(-len(steps) // most) or 1
     parts = [steps[i : i + size] for i in range(0, len(steps), size)]
-    return [part[-1] for part in parts], [_rounded(statistics.fmean(points[step] for step in part)) for part in parts]
+    values = [[statistics.fmean(points[step] for step in part) for points in own] for part in parts]
+    ends = [(m - s, m + s) for v in values for m, s in [(statistics.fmean(v), statistics.stdev(v))]] if len(own) > 1 else None
+    low, high = (None if ends is None else [_rounded(one[side]) for one in ends] for side in (0, 1))
+    return [part[-1] for part in parts], {"n": len(own), "y": [_rounded(statistics.fmean(v)) for v in values], "low": low, "high": high}
 
 
 def _rounded(value: float) -> float | None:
     """Six digits: more are not seen, and a document of all curves is half as long."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-def bands(arms: Mapping[str, Sequence[Source]]) -> list[Doc]:
-    """The chosen groups of several runs: for each series of each arm the mean over its runs, and one standard deviation around it."""
-    groups: dict[str, Doc] = {}
-    for number, sources in enumerate(arms.values()):
-        found = [{title: (note, series) for title, note, stacked, series in chosen(source) if not stacked} for source in sources]
-        for title in dict.fromkeys(title for of_run in found for title in of_run):
-            note = next(of_run[title][0] for of_run in found if title in of_run)
-            group = groups.setdefault(title, {"title": title, "note": note, "series": []})
-            names = dict.fromkeys(name for of_run in found for name in of_run.get(title, ("", {}))[1])
-            for name in names:
-                runs = [
-                    (source, of_run[title][1][name])
-                    for source, of_run in zip(sources, found, strict=True)
-                    if name in of_run.get(title, ("", {}))[1]
-                ]
-                group["series"].append({"key": name, "name": spoken(name), "arm": number, **band(runs)})
-    return list(groups.values())
-
-
-def band(runs: Sequence[tuple[Source, Points]]) -> Doc:
-    """Mean and spread of one curve over runs, at the steps that all of them have; of runs without a step in common those of the first."""
-    shared = set.intersection(*(set(points) for _, points in runs)) or set(runs[0][1])
-    own = [points for _, points in runs if shared <= set(points)]
-    size = -(-len(shared) // POINTS) or 1
-    order = sorted(shared)
-    parts = [order[i : i + size] for i in range(0, len(order), size)]
-    values = [[statistics.fmean(points[step] for step in part) for points in own] for part in parts]
-    means = [statistics.fmean(of_step) for of_step in values]
-    spread = [statistics.stdev(of_step) for of_step in values] if len(own) > 1 else None
-    return {
-        "n": len(own),
-        **axes(runs[0][0], [part[-1] for part in parts]),
-        "mean": [_rounded(mean) for mean in means],
-        "low": None if spread is None else [_rounded(mean - one) for mean, one in zip(means, spread, strict=True)],
-        "high": None if spread is None else [_rounded(mean + one) for mean, one in zip(means, spread, strict=True)],
-    }

@@ -1,31 +1,26 @@
-"""What a folder holds to look at: runs, evaluations, comparisons, data checks and a study, and which runs are seeds of one recipe."""
+"""What a folder holds to look at: runs, evaluations, comparisons and data checks, and which runs are seeds of one recipe."""
 
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmrl.errors import ConfigError, StorageError
-from vlmrl.evals.score.recipes import NOT_MEASURED, method_of
-from vlmrl.evals.score.table import figure, visible
+from vlmrl.errors import ConfigError
+from vlmrl.evals.score.recipes import method_of
 from vlmrl.extras.pages.documents.run import primary_of, where
-from vlmrl.extras.pages.documents.shapes import Doc, stage_words, table
+from vlmrl.extras.pages.documents.shapes import Doc, cell, table
 from vlmrl.extras.pages.documents.source import Kind, Source, unique
-from vlmrl.metrics.intervals import paired_seeds
+from vlmrl.extras.pages.documents.study import over_seeds, study_of
 from vlmrl.run.listing import is_run
 
 DEPTH = 4
 """Folders within folders that are looked into."""
 MOST = 2000
 """Items of a view."""
-SEEDS = 3
-"""Least runs of an arm from which a t interval says something."""
-STUDY = "study.json"
 CHECK = b'data-page="check"'
 """Stands in the first line of the page of a data check."""
 
@@ -67,10 +62,8 @@ def items_of(paths: Sequence[Path]) -> list[Item]:
             found.setdefault(one.resolve(), (kind, one))
     if not found:
         names = ", ".join(str(path) for path in paths)
-        what = "a run, an evaluation, a comparison, the page of a data check, or a folder of them"
-        raise ConfigError(
-            f"{names}: nothing to look at; give {what}. A run is a folder <run.root>/<run.name> with run.json and config.yaml"
-        )
+        what = "give a run, an evaluation, a comparison, the page of a data check, or a folder of them"
+        raise ConfigError(f"{names}: nothing to look at; {what}. A run is a folder <run.root>/<run.name> with run.json and config.yaml")
     chosen = list(found.values())[:MOST]
     names = unique([path.resolve().stem if kind == "check" else path.resolve().name for kind, path in chosen])
     return [Item(id=name, kind=kind, path=path) for name, (kind, path) in zip(names, chosen, strict=True)]
@@ -92,37 +85,6 @@ def _of_study(path: Path) -> Iterable[tuple[Kind, Path]]:
         for folder in folders:
             if (kind := kind_of(folder) if folder.exists() else None) is not None:
                 yield kind, folder
-
-
-def study_of(path: Path) -> dict[str, list[Path]] | None:
-    """The arms of a study, name -> folders of its runs; None where there is none.
-
-    Raises:
-        StorageError: its file is damaged.
-    """
-    file = path / STUDY
-    if not file.is_file():
-        return None
-    try:
-        arms = json.loads(file.read_bytes())["arms"]
-        return {str(name): [path / str(folder) for folder in folders] for name, folders in arms.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageError(f"{file}: not a study ({error!r}): it needs 'arms', a name for each with a list of folders of runs") from error
-
-
-def study_said(path: Path) -> Doc | None:
-    """What a study says of itself, with the verdict of each of its comparisons; None where there is none."""
-    arms = study_of(path)
-    if arms is None:
-        return None
-    found: dict[str, Any] = json.loads((path / STUDY).read_bytes())
-    rows: list[list[str]] = []
-    for name, one in (found.get("comparisons") or {}).items():
-        words, remark = str(one.get("verdict", "")), str(one.get("remark") or "")
-        text = str((one.get("primary") or {}).get("text", ""))
-        rows.append([str(name), f"{one.get('arm', '')} against {one.get('control', '')}", f"{words} ({remark})" if remark else words, text])
-    shown = table("Verdicts", ["comparison", "arms", "verdict", "rule"], rows) if rows else None
-    return {"name": visible(str(found.get("name") or path.resolve().name)), "arms": [visible(name) for name in arms], "table": shown}
 
 
 def arms_of(sources: Sequence[Source], study: Mapping[str, Sequence[Path]] | None) -> dict[str, list[Source]]:
@@ -158,24 +120,26 @@ def _shared_name(names: Sequence[str], taken: Iterable[str]) -> str:
     return chosen
 
 
-def over_seeds(sources: Sequence[Source]) -> Doc | None:
-    """Mean of the primary number over runs with a t interval; None where runs have no such number, or not the same one."""
+def arms_table(arms: Mapping[str, Sequence[Source]]) -> Doc:
+    """A row for each arm: its seeds, its primary number over them, and what tells it from the others."""
+    unlike, rows = differs(arms) if len(arms) > 1 else {}, list[list[str | Doc]]()
+    for name, sources in arms.items():
+        one = primary_over(sources)
+        words = "" if one is None else ", ".join(filter(None, (one["interval"], one["note"])))
+        held = "-" if one is None else cell(f"{one['text']} {one['label']}", words)
+        rows.append([name, ", ".join(str(source.seed) for source in sources), held, "; ".join(unlike.get(name, [])) or "-"])
+    return table(
+        "Over seeds", ["arm", "seeds", "held-out", "differs in"], rows, "Runs whose recipes differ in nothing but the seed are one arm."
+    )
+
+
+def primary_over(sources: Sequence[Source]) -> Doc | None:
+    """The primary number over runs; None where they have none, or not the same one."""
     found = [one for source in sources if (one := primary_of(source)) is not None]
     if not found or len({one["metric"] for one in found}) > 1:
         return None
-    values, metric = [one["mean"] for one in found], found[0]["metric"]
-    mean, n = statistics.fmean(values), len(values)
-    bounds = paired_seeds([0.0] * n, values).bounds() if n >= SEEDS else None
-    low, high = (None, None) if bounds is None else (bounds.low, bounds.high)
-    interval = "" if low is None or high is None else f"[{figure(metric, low)}, {figure(metric, high)}]"
-    few = f"mean over {n} seeds, too few for an interval"
-    note = f"one run: {NOT_MEASURED}" if n == 1 else few if n < SEEDS else f"mean over {n} seeds, 95% t interval"
-    return {"metric": metric, "label": found[0]["label"], "runs": n, "mean": mean, "low": low, "high": high} | {
-        "text": figure(metric, mean),
-        "interval": interval,
-        "note": note,
-        "values": values,
-    }
+    metric = found[0]["metric"]
+    return {"metric": metric, "label": found[0]["label"], **over_seeds(metric, [one["mean"] for one in found])}
 
 
 def differs(arms: Mapping[str, Sequence[Source]]) -> dict[str, list[str]]:
@@ -202,29 +166,13 @@ def _flat(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
         yield prefix, json.dumps(value)[:80]
 
 
-def run_line(source: Source, arm: str, *, live: bool = True) -> Doc:
-    """A run in the list. A copy does not say how long ago something was: it is read later."""
+def run_line(source: Source, *, live: bool = True) -> Doc:
+    """What the list says of a run. A copy does not say how long ago something was: it is read later."""
     line = source.line
     wall = line.wall or max(source.metrics.walls.values(), default=None)
     return {
-        "id": source.name,
-        "name": visible(source.path.name),
-        "folder": visible(str(source.path)),
-        "status": line.status,
-        "stage": None if line.stage is None else stage_words(line.stage),
-        "where": where(line),
-        "step": line.step,
-        "steps": line.steps,
-        "wall": wall,
-        "ago": "" if wall is None or not live else ago(time.time() - wall),
-        "holder": line.holder,
-        "problem": None if line.problem is None else visible(line.problem),
-        "model": None if line.model is None else visible(line.model),
-        "arm": arm,
-        "seed": source.seed,
-        "primary": primary_of(source),
-        "groups": len(source.kept),
-        "address": f"run/{source.name}",
+        **{"status": line.status, "where": where(line), "problem": line.problem, "model": line.model, "seed": source.seed},
+        **{"wall": wall, "ago": "" if wall is None or not live else ago(time.time() - wall), "primary": primary_of(source)},
     }
 
 

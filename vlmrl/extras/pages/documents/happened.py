@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vlmrl.evals.score.levels import WORDS, difficulties, has_levels, ranked, score_label, whole_stages
-from vlmrl.evals.score.measures import COMMON, LABELS, METRICS, present
+from vlmrl.evals.score.measures import COMMON, LABELS, METRICS
 from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
 from vlmrl.evals.score.table import UNBOUNDED, difference_text, figure
 from vlmrl.evals.score.values import is_scored
-from vlmrl.extras.pages.documents.shapes import estimate, stage_words, when
+from vlmrl.extras.pages.documents.shapes import capital, estimate, stage_words, when
 
 MOVED = 0.1
 """Least change of a share of answers, and of the length of answers as a share, that is told beside the score."""
@@ -26,16 +26,9 @@ OFTEN, SELDOM = 0.5, 0.1
 Records = Mapping[str, Sequence[Record]]
 
 
-def main_metric(summary: Summary, answer_types: int) -> str | None:
+def main_metric(records: Sequence[Record]) -> str | None:
     """The first of the metrics that go by the type of the answers, or their score where there are several types; None where there is none
     from 0 to 1."""
-    if answer_types > 1 and "score" in summary.metrics:
-        return "score"
-    return next((m for m in present([summary.metrics]) if m not in COMMON and m not in UNBOUNDED and m in summary.metrics), None)
-
-
-def main_metric_of(records: Sequence[Record]) -> str | None:
-    """`main_metric` of the summary of some records, without making it."""
     if len({r.answer_type for r in records}) > 1 and all(is_scored(r) for r in records):
         return "score"
     apart = (*COMMON, *UNBOUNDED, "score")
@@ -59,8 +52,7 @@ def what_happened(records: Records, seed: int, comparisons: Mapping[tuple[str, s
     if not names:
         return []
     first, last = names[0], names[-1]
-    summary = summarize(records[last], seed, parts=False)
-    metric = main_metric(summary, len({r.answer_type for r in records[last]}))
+    summary, metric = summarize(records[last], seed, parts=False), main_metric(records[last])
     if metric is None:
         return []
     label, asked = noun(metric, records[last]), f"{summary.n} held-out question{'' if summary.n == 1 else 's'}"
@@ -68,7 +60,7 @@ def what_happened(records: Records, seed: int, comparisons: Mapping[tuple[str, s
     found = [x for pair in pairs for x in [_compared(records, pair, seed, comparisons or {})] if x is not None]
     if not found:
         shown = estimate(metric, summary.metrics[metric])
-        return [f"{_upper(label)} is {shown['text']} {shown['interval']}".rstrip() + f" {when(last)} on {asked}.", *_broken(last, summary)]
+        return [f"{capital(label)} is {shown['text']} {shown['interval']}".rstrip() + f" {when(last)} on {asked}.", *_broken(last, summary)]
     whole, own = found[0], found[-1]
     if len(found) < 2 or metric not in own.gaps or metric not in whole.gaps:
         return _broken(last, summary)
@@ -135,10 +127,10 @@ def _since(metric: str, label: str, gap: Gap, then: str) -> str:
     """The whole of the training, in a sentence."""
     before, after, way = figure(metric, gap.a), figure(metric, gap.b), gap.sign
     if not gap.differ:
-        return f"{_upper(label)} is where it was {then}: {after}."
+        return f"{capital(label)} is where it was {then}: {after}."
     if not way:
         return f"Against {before} {then}, {label} of {after} is no difference that is decided ({difference_text(metric, gap)})."
-    return f"{_upper(label)} was {before} {then} and is {after} ({difference_text(metric, gap)})."
+    return f"{capital(label)} was {before} {then} and is {after} ({difference_text(metric, gap)})."
 
 
 def _broken(name: str, summary: Summary) -> list[str]:
@@ -146,8 +138,8 @@ def _broken(name: str, summary: Summary) -> list[str]:
     readable, cut = summary.metrics.get("parse_rate"), summary.metrics.get("truncation_rate")
     if readable is None or readable.mean >= BROKEN:
         return []
-    why = f"; {_percent(cut.mean)} are cut off at the longest answer" if cut is not None and cut.mean >= BROKEN else ""
-    share = "None" if readable.mean == 0 else f"Only {_percent(readable.mean)}"
+    why = f"; {cut.mean:.0%} are cut off at the longest answer" if cut is not None and cut.mean >= BROKEN else ""
+    share = "None" if readable.mean == 0 else f"Only {readable.mean:.0%}"
     return [f"{share} of the answers {when(name)} can be read{why}: the score says little of what the model knows."]
 
 
@@ -156,8 +148,8 @@ def _thoughts(known: Comparison, then: str) -> list[str]:
     if gap is None or abs(gap.difference) < MOVED or not gap.sign:
         return []
     if gap.b == 0:
-        return [f"Thoughts are gone: {_percent(gap.a)} of the answers had one {then}, none has now."]
-    return [f"{_percent(gap.b)} of the answers have a thought, {_percent(gap.a)} had one {then}."]
+        return [f"Thoughts are gone: {gap.a:.0%} of the answers had one {then}, none has now."]
+    return [f"{gap.b:.0%} of the answers have a thought, {gap.a:.0%} had one {then}."]
 
 
 def _length(known: Comparison, then: str) -> list[str]:
@@ -165,11 +157,3 @@ def _length(known: Comparison, then: str) -> list[str]:
     if gap is None or not gap.sign or abs(gap.difference) < MOVED * max(gap.a, gap.b):
         return []
     return [f"An answer has {figure('tokens', gap.b)} tokens, {figure('tokens', gap.a)} {then}."]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}%"
-
-
-def _upper(text: str) -> str:
-    return text if text[1:2].isupper() else text[:1].upper() + text[1:]  # mIoU stays

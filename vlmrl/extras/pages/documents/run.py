@@ -16,21 +16,24 @@ from vlmrl.evals.score.paired import LOWER_IS_BETTER, Comparison, comparisons_of
 from vlmrl.evals.score.recipes import NOT_MEASURED
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import COUNTS, figure, level_labels, visible
+from vlmrl.evals.score.table import COUNTS, figure, level_cell, level_labels
 from vlmrl.evals.score.timeshare import time_cells, time_shares
 from vlmrl.evals.score.verdict import verdict
-from vlmrl.extras.pages.documents.curves import LINES, matching, points_of, spoken, stage_bands
-from vlmrl.extras.pages.documents.happened import main_metric, main_metric_of, noun, what_happened
-from vlmrl.extras.pages.documents.shapes import Doc, cell, estimate, gap_cell, mean_cell, stage_words, table, when
-from vlmrl.extras.pages.documents.source import Source, stages_of
+from vlmrl.extras.pages.documents.curves import LINES, matching, points_of, spoken
+from vlmrl.extras.pages.documents.happened import main_metric, noun, what_happened
+from vlmrl.extras.pages.documents.shapes import Doc, capital, card, cell, estimate, gap_cell, mean_cell, report, stage_words, table, when
+from vlmrl.extras.pages.documents.source import Source
 from vlmrl.run.listing import RunLine
 
 TITLES = {"think_rate": "Thoughts", "tokens": "Length", "parse_rate": "Readable", "format_rate": "Form", "truncation_rate": "Cut off"}
-MOST_CARDS = 6
+MOST_CARDS = 5
+"""Beside that of the primary metric."""
 MOVED = 0.05
 """Least change that is a card: of a share, or of a count as a share of it."""
 IDLE = 0.8
 """Share of groups without signal from which a run is told to ask other questions."""
+CUT = 0.2
+"""Share of answers that were cut off from which a run is told to allow longer ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,38 +54,48 @@ class Evaluated:
         """Those at the end of a stage, and before the first."""
         return whole_stages(self.records)
 
+    def of(self, metric: str) -> list[Doc]:
+        """A metric after each stage."""
+        found = {name: estimate(metric, self.summaries[name].metrics.get(metric)) for name in self.stages}
+        colours = ["grey", *range(len(found))] if len(found) > 1 else [0]
+        return [{"name": when(name), "colour": colour, **one} for (name, one), colour in zip(found.items(), colours, strict=False)]
+
 
 def evaluated(source: Source) -> Evaluated:
     """The statistics of a run's evaluations, computed anew only where there is another one."""
-    records = source.records
-    stamp = [(name, len(rows), id(rows)) for name, rows in records.items()]
-    if source.caches.get("evaluated", (None,))[0] != stamp:
-        summaries = {name: summarize(rows, source.seed) for name, rows in records.items()}
-        comparisons, refused = comparisons_of(records, source.seed)
-        last = next(reversed(summaries.values()), None)
+    records, seed = source.records, source.seed
+
+    def make() -> Evaluated:
+        comparisons, refused = comparisons_of(records, seed)
         rows = next(reversed(records.values()), [])
-        metric = None if last is None else main_metric(last, len({r.answer_type for r in rows}))
-        label = "" if metric is None else noun(metric, rows)
-        value = Evaluated(
-            records=records, summaries=summaries, comparisons=comparisons, refused=refused, metric=metric, label=label, seed=source.seed
+        metric = main_metric(rows) if rows else None
+        return Evaluated(
+            records=records,
+            summaries={name: summarize(rows, seed) for name, rows in records.items()},
+            comparisons=comparisons,
+            refused=refused,
+            metric=metric,
+            label="" if metric is None else noun(metric, rows),
+            seed=seed,
         )
-        source.caches["evaluated"] = stamp, value
-    return source.caches["evaluated"][1]
+
+    return source.once("evaluated", [(name, len(rows), id(rows)) for name, rows in records.items()], make)
 
 
 def primary_of(source: Source) -> Doc | None:
     """The primary held-out number of a run's newest evaluation, and nothing else: a list of runs asks for it."""
-    names = source.evaluations
-    rows = source.records_of(names[-1]) if names else []
-    if not rows:
-        return None
-    name, stamp = names[-1], (names[-1], len(rows), id(rows))
-    if source.caches.get("primary", (None,))[0] != stamp:
-        metric = main_metric_of(rows)
-        summary = summarize(rows, source.seed, parts=False, only=() if metric is None else (metric,))
-        said = None if metric is None else {"metric": metric, "label": noun(metric, rows), "stage": when(name), "n": summary.n}
-        source.caches["primary"] = stamp, None if said is None or metric is None else said | estimate(metric, summary.metrics[metric])
-    return source.caches["primary"][1]
+    name = next(reversed(source.evaluations), None)
+    rows = [] if name is None else source.records_of(name)
+
+    def make() -> Doc | None:
+        metric = main_metric(rows) if rows else None
+        if name is None or metric is None:
+            return None
+        summary = summarize(rows, source.seed, parts=False, only=(metric,))
+        said = {"metric": metric, "label": noun(metric, rows), "stage": when(name), "n": summary.n}
+        return said | estimate(metric, summary.metrics[metric])
+
+    return source.once("primary", (name, len(rows), id(rows)), make)
 
 
 def where(line: RunLine) -> str:
@@ -95,74 +108,52 @@ def where(line: RunLine) -> str:
     return f"{stage_words(line.stage)}, {step}"
 
 
-def run_doc(source: Source, state: Doc) -> Doc:
-    """The document of a run.
-
-    Args:
-        state: of the list of runs.
-    """
-    x = evaluated(source)
+def run_doc(source: Source) -> Doc:
+    """The document of a run."""
+    x, line = evaluated(source), source.line
     cards, unmoved = cards_of(x)
-    tables = tables_of(source, x)
-    happened = what_happened(x.records, x.seed, x.comparisons)
-    return {
-        "id": source.name,
-        "name": visible(source.path.name),
-        "state": state,
-        "happened": [visible(text) for text in happened or [_begun(source)]],
-        "detail": [visible(text) for text in verdict(x.records, x.seed, x.comparisons)],
-        "warnings": [visible(text) for text in dict.fromkeys([*source.problems, *x.refused])],
-        "next": next_steps(source, x),
-        "primary": primary_doc(x),
-        "cards": cards,
-        "unmoved": unmoved,
-        "rewards": rewards_of(source),
-        "stages": stage_bands(source),
-        "tables": tables,
-        "facts": facts(source, x),
-        "config": visible(_text(source)),
-        "curves": f"curves/{source.name}",
-        "metrics": f"metrics/{source.name}",
-        "questions": f"questions/{source.name}",
-        "groups": len(source.kept),
-    }
-
-
-def _begun(source: Source) -> str:
-    line = source.line
-    return (
-        f"No held-out evaluation yet: {where(line)}." if line.status != "finished" else "The run has ended without a held-out evaluation."
+    tables = tables_of(source, x)  # says what cannot be read
+    over = line.status == "finished"
+    begun = "The run has ended without a held-out evaluation." if over else f"No held-out evaluation yet: {where(line)}."
+    config = source.path / "config.yaml"
+    return report(
+        source.path.name,
+        about="" if over else where(line),
+        said=[*(what_happened(x.records, x.seed, x.comparisons) or [begun]), *verdict(x.records, x.seed, x.comparisons)],
+        warnings=list(dict.fromkeys([*source.problems, *x.refused])),
+        cards=cards,
+        rewards=rewards_of(source),
+        unmoved=unmoved,
+        next=next_steps(source, x),
+        tables=tables,
+        facts=facts(source, x),
+        config=config.read_text(encoding="utf-8", errors="replace") if config.is_file() else "",
     )
 
 
-def primary_doc(x: Evaluated) -> Doc | None:
-    """The primary metric at each stage."""
-    if x.metric is None:
-        return None
-    last = x.summaries[list(x.summaries)[-1]]
-    return {"metric": x.metric, "label": x.label, "n": last.n, "clusters": last.clusters, "stages": _by_stage(x, x.metric)}
-
-
-def _by_stage(x: Evaluated, metric: str) -> list[Doc]:
-    return [{"stage": visible(name), "words": when(name), **estimate(metric, x.summaries[name].metrics.get(metric))} for name in x.stages]
-
-
 def cards_of(x: Evaluated) -> tuple[list[Doc], list[str]]:
-    """A card for each thing that moved, the primary metric first, and the rest as texts."""
+    """The primary metric after each stage, a card for each thing that moved, and the rest as texts."""
     if x.metric is None:
         return [], []
-    summary = x.summaries[x.stages[-1]]
-    own = [value.mean for name in x.stages for value in [x.summaries[name].metrics.get(x.metric)] if value is not None]
-    cards, unmoved = [_card(x, x.metric, x.label[:1].upper() + x.label[1:], True)], list[str]()
-    for metric in (*("think_rate", "tokens"), *(m for m in present([summary.metrics]) if m not in ("think_rate", "tokens"))):
-        values = [value.mean for name in x.stages for value in [x.summaries[name].metrics.get(metric)] if value is not None]
+    summary, own = x.summaries[x.stages[-1]], _means(x, x.metric)
+    asked = f"{capital(x.label)} on {summary.n} held-out question{'' if summary.n == 1 else 's'}"
+    cards, unmoved = (
+        [card(asked, x.of(x.metric), note=f"95% intervals over questions of this run; {NOT_MEASURED}.", wide=True)],
+        list[str](),
+    )
+    for metric in dict.fromkeys(("think_rate", "tokens", *present([summary.metrics]))):
+        values = _means(x, metric)
         if metric == x.metric or metric not in summary.metrics or values == own:
             continue
-        if has_moved(x, metric) and len(cards) < MOST_CARDS:
-            cards.append(_card(x, metric, TITLES.get(metric, LABELS[metric]), True))
-        elif not (metric == "think_rate" and not any(values)):
+        if has_moved(x, metric) and len(cards) <= MOST_CARDS:
+            cards.append(card(TITLES.get(metric, LABELS[metric]), x.of(metric), text=LABELS[metric], note=_change(x, metric)))
+        elif metric != "think_rate" or any(values):
             unmoved.append(f"{LABELS[metric]} {figure(metric, values[-1])}")
     return cards, unmoved
+
+
+def _means(x: Evaluated, metric: str) -> list[float]:
+    return [value.mean for name in x.stages if (value := x.summaries[name].metrics.get(metric)) is not None]
 
 
 def has_moved(x: Evaluated, metric: str) -> bool:
@@ -171,45 +162,31 @@ def has_moved(x: Evaluated, metric: str) -> bool:
     return any(gap.sign and abs(gap.difference) >= MOVED * (max(gap.a, gap.b) if metric in COUNTS else 1) for gap in gaps)
 
 
-def _card(x: Evaluated, metric: str, title: str, moved: bool) -> Doc:
-    names = x.stages
-    known = x.comparisons.get((names[0], names[-1])) if len(names) > 1 else None
+def _change(x: Evaluated, metric: str) -> str:
+    first = x.stages[0]
+    known = x.comparisons.get((first, x.stages[-1]))
     gap = None if known is None else known.gaps.get(metric)
-    note = (
-        ""
-        if gap is None
-        else "as before training"
-        if not gap.difference
-        else f"{gap.difference:+.{1 if metric in COUNTS else 3}f} since {when(names[0])}"
-    )
-    return {"title": title, "label": x.label if metric == x.metric else LABELS[metric], "metric": metric, "moved": moved} | {
-        "stages": _by_stage(x, metric),
-        "note": note.replace("since before", "against before"),
-    }
+    if gap is None:
+        return ""
+    then = "against before training" if first == "base" else f"since {when(first)}"
+    return f"{gap.difference:+.{1 if metric in COUNTS else 3}f} {then}" if gap.difference else "as before training"
 
 
 def rewards_of(source: Source) -> list[Doc]:
     """Each part of the reward at the beginning and at the end of the stage that has it: means over a tenth of its steps."""
     weights: dict[str, float] = {}
-    for stage in stages_of(source.config):
-        listed: Any = stage.get("rewards") or []
-        for one in listed:
+    for stage in source.stages.values():
+        for one in stage.get("rewards") or []:
             if isinstance(one, dict) and isinstance(one.get("name"), str):
-                weights[str(one["name"])] = float(one.get("weight", 1.0) or 0.0)
+                weights[one["name"]] = float(one.get("weight", 1.0) or 0.0)
     out: list[Doc] = []
     for name in matching(source.metrics.columns, LINES[0][2]):
         points = points_of(source, name)
         values = [points[step] for step in sorted(points)]
         tenth = max(1, len(values) // 10)
+        weight = weights.get(name.split("/")[1]) if "/" in name else None
         first, last = statistics.fmean(values[:tenth]), statistics.fmean(values[-tenth:])
-        out.append(
-            {
-                "name": visible(spoken(name)),
-                "weight": weights.get(name.split("/")[1]) if "/" in name else None,
-                "first": first,
-                "last": last,
-            }
-        )
+        out.append({"name": spoken(name), "weight": weight, "first": first, "last": last})
     return out
 
 
@@ -219,39 +196,30 @@ def next_steps(source: Source, x: Evaluated) -> list[Doc]:
     out: list[Doc] = []
 
     def add(text: str, command: str | None = None, where: str | None = None) -> None:
-        out.append({"text": visible(text), "command": command, "where": where})
+        out.append({"text": text, "command": command, "where": where})
 
     if line.status == "stopped":
         add(f"The run stopped at {where(line)}. The command that began it goes on from its last checkpoint.")
-    idle = _last_tenth(source, "frac_reward_zero_std")
-    if idle is not None and idle >= IDLE:
+    if (idle := _last_tenth(source, "frac_reward_zero_std")) >= IDLE:
         add(
             f"In the last steps {idle:.0%} of the groups had answers of equal reward, from which nothing is learnt: harder questions, more "
             "answers to each (rollout.num_generations), or a part of the reward that tells them apart."
         )
-    cut = _last_tenth(source, "completions/clipped_ratio")
-    if cut is not None and cut >= 0.2:
+    if (cut := _last_tenth(source, "completions/clipped_ratio")) >= CUT:
         add(f"In the last steps {cut:.0%} of the answers were cut off: raise rollout.max_new_tokens, or reward shorter ones.")
-    if len(x.stages) > 1:
-        before, last = x.stages[-2:]
-        known = x.comparisons.get((before, last))
-        if known is not None and known.worse:
-            rule = f"score.{last} < score.{before}"
-            add(
-                f"{known.worse} of {known.n} questions have a lower score {when(last)} than {when(before)}, {known.better} a higher one.",
-                None,
-                rule,
-            )
+    before, last = x.stages[-2:] if len(x.stages) > 1 else ("", "")
+    known = x.comparisons.get((before, last))
+    if known is not None and known.worse:
+        said = f"{known.worse} of {known.n} questions have a lower score {when(last)} than {when(before)}, {known.better} a higher one."
+        add(said, where=f"score.{last} < score.{before}")
     if line.status == "finished" and x.metric is not None:
         add(f"One run with seed {x.seed}: {NOT_MEASURED}.", f"vlmrl train {folder}/config.yaml --seeds 1,2,3")
         add("Share the weights with this measured table.", f"vlmrl publish {folder} --dry-run")
     return out
 
 
-def _last_tenth(source: Source, name: str) -> float | None:
-    if name not in source.metrics.columns:
-        return None
-    values = source.metrics.columns[name][1]
+def _last_tenth(source: Source, name: str) -> float:
+    _, values = source.metrics.columns.get(name, ([], [0.0]))
     return statistics.fmean(values[-max(1, len(values) // 10) :])
 
 
@@ -263,12 +231,9 @@ def tables_of(source: Source, x: Evaluated) -> list[Doc]:
         told = {when(name): summary for name, summary in x.summaries.items()}
         out.append(results_table("Held-out questions", told, "means with 95% intervals" + _constant(x.records), named))
     if levels := level_table(x.records, x.seed):
-        labels, stages = level_labels(levels), levels.stages
-        header = ["questions", "n", *(f"{label} {when(stage)}" for stage in stages for label in labels)]
-        rows = [
-            [row.name, str(row.n), *(_level_cell(m, row.stages.get(stage)) for stage in stages for m in LEVEL_METRICS)]
-            for row in levels.rows
-        ]
+        header = ["questions", "n", *(f"{label} {when(stage)}" for stage in levels.stages for label in level_labels(levels))]
+        cells = [(stage, metric) for stage in levels.stages for metric in LEVEL_METRICS]
+        rows = [[row.name, str(row.n), *(cell(*level_cell(m, row.stages.get(stage))) for stage, m in cells)] for row in levels.rows]
         out.append(table("By how hard questions are", header, rows))
     elif any(summary.parts for summary in x.summaries.values()):
         parts = {f"{part}, {when(name)}": y for name, summary in x.summaries.items() for part, y in summary.parts.items()}
@@ -282,12 +247,6 @@ def tables_of(source: Source, x: Evaluated) -> list[Doc]:
     return out
 
 
-def _level_cell(metric: str, summary: Summary | None) -> Doc:
-    found = None if summary is None else summary.metrics.get(metric)
-    shown = estimate(metric, found)
-    return cell(shown["text"], shown["interval"] if metric == "score" else "", dim=found is None)
-
-
 def results_table(title: str, summaries: Mapping[str, Summary], note: str = "", named: Mapping[str, str] | None = None) -> Doc:
     """A row per model, a column per metric. `named`: what metrics are called in place of their labels."""
     columns = present(summary.metrics for summary in summaries.values())
@@ -299,18 +258,12 @@ def differences_table(comparisons: Mapping[tuple[str, str], Comparison], named: 
     """Pairs of evaluations as rows, metrics as columns."""
     shared = present(comparison.gaps for comparison in comparisons.values())
     metrics = [m for m in shared if all(m in c.gaps for c in comparisons.values())]
-    rows = [
-        [
-            f"{when(a)} → {when(b)}",
-            str(c.better),
-            str(c.worse),
-            *(gap_cell(m, c.gaps[m], lower_is_better=m in LOWER_IS_BETTER) for m in metrics),
-        ]
-        for (a, b), c in comparisons.items()
-    ]
-    return table(
-        "Differences", ["", "better", "worse", *(named.get(m, LABELS[m]) for m in metrics)], rows, "paired by question, 95% intervals"
-    )
+    rows: list[list[str | Doc]] = []
+    for (a, b), c in comparisons.items():
+        gaps = [gap_cell(m, c.gaps[m], lower_is_better=m in LOWER_IS_BETTER) for m in metrics]
+        rows.append([f"{when(a)} → {when(b)}", str(c.better), str(c.worse), *gaps])
+    header = ["", "better", "worse", *(named.get(m, LABELS[m]) for m in metrics)]
+    return table("Differences", header, rows, "paired by question, 95% intervals")
 
 
 def _constant(records: Mapping[str, Sequence[Record]]) -> str:
@@ -340,9 +293,4 @@ def facts(source: Source, x: Evaluated) -> list[tuple[str, str]]:
         ("accelerators", ", ".join(environment.get("accelerators") or []) or "none"),
         *((f"weights of {name}", rows[0].fingerprint[:16]) for name, rows in x.records.items()),
     ]
-    return [(visible(key), visible(str(value))) for key, value in out if value not in (None, "")]
-
-
-def _text(source: Source) -> str:
-    path = source.path / "config.yaml"
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return [(key, str(value)) for key, value in out if value not in (None, "")]

@@ -1,6 +1,6 @@
-"""Parts of documents: estimates, tables and words for stages, as JSON values that a page shows as they are.
+"""Parts of documents: estimates, tables, reports and words for stages, as JSON values that a page shows as they are.
 
-Texts of runs have their invisible characters spelled out here (`table.visible`); a page shows them as text and never as HTML.
+A page shows texts as text and never as HTML, and spells out their invisible characters.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from vlmrl.evals.score.paired import Gap
 from vlmrl.evals.score.summary import Interval
-from vlmrl.evals.score.table import difference_text, interval_text, p_text, visible
+from vlmrl.evals.score.table import difference_text, interval_text, p_text
 
 WORDS = {"sft": "SFT", "rl": "RL", "grpo": "RL", "dpo": "DPO", "pretrain": "pretraining", "pretraining": "pretraining"}
 """Names of stages as sentences say them; others as they are."""
@@ -20,7 +20,7 @@ Doc = dict[str, Any]
 
 def stage_words(name: str) -> str:
     """`SFT` for `sft`."""
-    return WORDS.get(name.lower(), visible(name))
+    return WORDS.get(name.lower(), name)
 
 
 def when(name: str) -> str:
@@ -28,7 +28,12 @@ def when(name: str) -> str:
     if name == "base":
         return "before training"
     stage, _, step = name.partition("@")
-    return f"at step {visible(step)} of {stage_words(stage)}" if step else f"after {stage_words(name)}"
+    return f"at step {step} of {stage_words(stage)}" if step else f"after {stage_words(name)}"
+
+
+def capital(text: str) -> str:
+    """With a capital letter at the beginning of a sentence; `mIoU` stays."""
+    return text if text[1:2].isupper() else text[:1].upper() + text[1:]
 
 
 def estimate(metric: str, x: Interval | None) -> Doc:
@@ -36,13 +41,13 @@ def estimate(metric: str, x: Interval | None) -> Doc:
     if x is None:
         return {"mean": None, "low": None, "high": None, "text": "-", "interval": "", "why": ""}
     text, _, interval = interval_text(metric, x).partition(" ")
-    known = x.low is not None
-    return {"mean": x.mean, "low": x.low, "high": x.high, "text": text, "interval": interval if known else "", "why": x.why}
+    return {"mean": x.mean, "low": x.low, "high": x.high, "text": text, "interval": interval if x.low is not None else "", "why": x.why}
 
 
-def cell(text: str, small: str = "", *, dim: bool = False, kind: str | None = None) -> Doc:
-    """A cell of a table: its text, what stands smaller below, whether it says nothing new, and whether it is good or bad news."""
-    return {"text": visible(text), "small": visible(small), "dim": dim, "kind": kind}
+def cell(text: str, small: str = "", *, dim: bool = False, kind: str | None = None, href: str | None = None) -> Doc:
+    """A cell of a table: its text, what stands smaller below, whether it says nothing new, whether it is good or bad news, and where it
+    leads."""
+    return {"text": text, "small": small, "dim": dim, "kind": kind, "href": href}
 
 
 def mean_cell(metric: str, x: Interval | None) -> Doc:
@@ -64,5 +69,20 @@ def gap_cell(metric: str, gap: Gap | None, *, lower_is_better: bool = False) -> 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str | Mapping[str, Any]]], note: str = "") -> Doc:
     """A table; cells are texts or `cell`."""
-    shown = [[visible(one) if isinstance(one, str) else one for one in row] for row in rows]
-    return {"title": visible(title), "note": visible(note), "header": [visible(name) for name in header], "rows": shown}
+    return {"title": title, "note": note, "header": list(header), "rows": [list(row) for row in rows]}
+
+
+def card(title: str, rows: Sequence[Mapping[str, Any]], *, text: str = "", note: str = "", wide: bool = False) -> Doc:
+    """Estimates under each other on one axis: `estimate` with a `name`."""
+    return {"title": title, "rows": list(rows), "text": text, "note": note, "wide": wide}
+
+
+def report(name: str, **parts: Any) -> Doc:
+    """All that is said of a run, an evaluation, a comparison or a study, in the order in which it is shown.
+
+    Args:
+        parts: `about` below the name, `said` (sentences), `warnings`, `cards`, `rewards`, `unmoved`, `next`, `tables`, `facts`, `config`,
+            and `questions`, the address of a table.
+    """
+    lists = {key: [] for key in ("said", "warnings", "cards", "rewards", "unmoved", "next", "tables", "facts")}
+    return {"name": name, "about": "", **lists, "config": "", "questions": None, **parts}

@@ -6,6 +6,7 @@ Everything is read once and again only where its file has changed. A file that i
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -13,19 +14,76 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from vlmrl.errors import ConfigError, StorageError
+from vlmrl.evals.score.recipes import recipe_seed
 from vlmrl.evals.score.records import Record, read_verified
 from vlmrl.evals.score.runfiles import EvalResults, read_eval, read_metrics
-from vlmrl.extras.pages.documents.follow import MetricsFollower
-from vlmrl.extras.pages.documents.groups import KeptGroups
-from vlmrl.extras.pages.kept.read import rank_folders
-from vlmrl.extras.pages.prompts import Written, read_prompts, read_questions
-from vlmrl.extras.pages.runfiles import Frames, read_frames
-from vlmrl.run.listing import RunLine, line_of, mapping
+from vlmrl.extras.pages.kept.asked import PROMPTS, QUESTIONS, read_lines
+from vlmrl.extras.pages.kept.media import path_of
+from vlmrl.extras.pages.kept.read import MEDIA, KeptGroups, rank_folders
+from vlmrl.run.listing import RunLine, line_of, mapping, stage_of
 
 T = TypeVar("T")
 Kind = Literal["run", "evaluation", "comparison", "check"]
-READ = ("run.json", "config.yaml", "LOCK", "metrics.jsonl", "eval", "environment.json", "groups", "summary.json", "frames")
+READ = ["run.json", "config.yaml", "LOCK", "metrics.jsonl", "eval", "eval/frames", "environment.json", "groups", "summary.json", "frames"]
 """What is read of a folder beside records and kept groups."""
+
+
+_OWN = ("stage", "step", "global_step", "wall")
+
+
+class MetricsFollower:
+    """Columns of `metrics.jsonl` by name, as (global step, value). Only numbers; lines that are no JSON object, and the values of the line
+    about the whole run, are skipped."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.columns: dict[str, tuple[list[int], list[float]]] = {}
+        self.stages: list[tuple[str, int]] = []
+        """(stage, global step of its first line), in order; not what else lines are about (`listing.stage_of`)."""
+        self.walls: dict[int, float] = {}
+        """Global step -> when its line was written, in seconds since 1970."""
+        self.ends: dict[str, int] = {}
+        """Stage -> global step of its newest line."""
+        self.size = 0
+        """Bytes that were read."""
+
+    def follow(self) -> None:
+        """Take in what was written since the last call."""
+        size = self.path.stat().st_size if self.path.is_file() else 0
+        if size < self.size:
+            self.columns, self.stages, self.walls, self.ends, self.size = {}, [], {}, {}, 0
+        if size == self.size:
+            return
+        with self.path.open("rb") as file:
+            file.seek(self.size)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self.size += len(whole)
+        for line in whole.splitlines():
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            return
+        if not isinstance(row, dict) or not isinstance(row.get("global_step"), int):
+            return
+        stage, step = stage_of(row), row["global_step"]
+        if stage is not None and stage not in [name for name, _ in self.stages]:
+            self.stages.append((stage, step))
+        if stage is not None:
+            self.ends[stage] = step
+        if isinstance(row.get("wall"), int | float):
+            self.walls.setdefault(step, float(row["wall"]))
+        if row.get("stage") == "run":
+            return  # about the whole run, when it has ended: its numbers are those of no step
+        for name, value in row.items():
+            if name in _OWN or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                continue
+            steps, values = self.columns.setdefault(name, ([], []))
+            steps.append(step)
+            values.append(float(value))
 
 
 class Forbidden(Exception):
@@ -44,10 +102,10 @@ class Source:
         self.path, self.name, self.kind, self.strict = path.resolve(), name, kind, strict
         self.metrics = MetricsFollower(self.path / "metrics.jsonl")
         self.kept = KeptGroups(self.path / "groups")
+        self.frames = self.path / "frames" if kind == "evaluation" else self.path / "eval" / "frames"
+        """What evaluations kept of questions."""
         self.problems: list[str] = []
-        self.caches: dict[str, Any] = {}
-        """Of those who make documents of it: name -> (stamp, value)."""
-        self._read: dict[str, tuple[Any, Any]] = {}
+        self._known: dict[str, tuple[Any, Any]] = {}
 
     def follow(self) -> tuple[Any, ...]:
         """Take in what was written since the last call.
@@ -80,23 +138,33 @@ class Source:
             raise Forbidden
         return path
 
+    def once(self, name: str, stamp: Any, make: Callable[[], T]) -> T:
+        """What was made under a name, while its stamp is the same; None is a stamp of nothing that may be kept."""
+        if stamp is None or self._known.get(name, (None, None))[0] != stamp:
+            self._known[name] = stamp, make()
+        return self._known[name][1]
+
     @property
     def line(self) -> RunLine:
         """Where the run is."""
         stamps = [_stat(self.path / name) for name in ("run.json", "config.yaml", "LOCK", "FINISHED", "metrics.jsonl")]
-        return self._cached("line", stamps if is_over(self.path) else None, lambda: line_of(self.path))
+        return self.once("line", stamps if (self.path / "FINISHED").exists() else None, lambda: line_of(self.path))
 
     @property
     def config(self) -> dict[str, Any]:
         """The recipe; nothing where it cannot be read, which `line` says."""
-        return self._cached("config", _stat(self.path / "config.yaml"), lambda: mapping(self.path / "config.yaml", []))
+        return self.once("config", _stat(self.path / "config.yaml"), lambda: mapping(self.path / "config.yaml", []))
+
+    @property
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """The stages of the recipe, by name."""
+        listed: Any = self.config.get("stages") or []
+        return {stage["name"]: stage for stage in listed if isinstance(stage, dict) and isinstance(stage.get("name"), str)}
 
     @property
     def seed(self) -> int:
         """Of every interval that is shown of it."""
-        section = self.config.get("run")
-        seed = section.get("seed") if isinstance(section, dict) else 0
-        return seed if isinstance(seed, int) else 0
+        return recipe_seed(self.config)
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -139,18 +207,7 @@ class Source:
         Raises:
             StorageError: the file is damaged (`strict`).
         """
-        path = self.confined(self.path / "eval" / f"{name}.jsonl")
-
-        def read() -> list[Record]:
-            try:
-                return read_verified(path)
-            except (StorageError, ConfigError) as error:
-                if self.strict:
-                    raise
-                self.problems.append(str(error))
-                return []
-
-        return self._cached(path.name, _stat(path), read)
+        return self._rows(self.confined(self.path / "eval" / f"{name}.jsonl"), read_verified)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -160,68 +217,42 @@ class Source:
             StorageError: one is damaged (`strict`).
         """
         path = self.path / "metrics.jsonl"
+        return self._rows(path, read_metrics) if path.is_file() else []
 
-        def read() -> list[dict[str, Any]]:
+    def _rows(self, path: Path, read: Callable[[Path], list[T]]) -> list[T]:
+        def rows() -> list[T]:
             try:
-                return read_metrics(path) if path.is_file() else []
-            except StorageError as error:
+                return read(path)
+            except (StorageError, ConfigError) as error:
                 if self.strict:
                     raise
                 self.problems.append(str(error))
                 return []
 
-        return self._cached("lines", _stat(path), read)
+        return self.once(str(path), _stat(path), rows)
 
     @property
-    def pixels(self) -> dict[str, Frames]:
-        """Sample -> the pixels that were kept of it in evaluations."""
-        folder = self.confined(self._frames)
-
-        def read() -> dict[str, Frames]:
-            return {frames.sample_id: frames for frames in read_frames(folder, self.records.values())}
-
-        return self._cached("pixels", _stat(folder), read)
+    def prompts(self) -> dict[str, dict[str, Any]]:
+        """`Record.prompt_ids_hash` -> the prompt as the model saw it (`prompt`)."""
+        path = self.frames / PROMPTS
+        return self.once("prompts", _stat(path), lambda: read_lines(path))
 
     @property
-    def prompts(self) -> dict[str, Written]:
-        """`Record.prompt_ids_hash` -> the prompt as the model saw it."""
-        return self._cached("prompts", _stat(self._frames / "prompts.jsonl"), lambda: read_prompts(self._frames))
+    def asked(self) -> dict[str, dict[str, Any]]:
+        """`Record.sample_hash` -> what was kept of the question (`kept.asked`)."""
+        path = self.frames / QUESTIONS
+        return self.once("asked", _stat(path), lambda: read_lines(path))
 
-    @property
-    def asked(self) -> dict[str, dict[str, str]]:
-        """`Record.sample_hash` -> `content`, `question` and `gold`."""
-        return self._cached("asked", _stat(self._frames / "questions.jsonl"), lambda: read_questions(self._frames))
-
-    def kept_medium(self, key: str) -> Path | None:
-        """The file of a kept group's medium.
+    def medium(self, key: str) -> Path | None:
+        """The file of a medium, of a held-out question or of a kept group.
 
         Raises:
             StorageError: that is no key.
             Forbidden: it is a link out of the run.
         """
-        path = self.kept.media(key)
+        folders = (self.frames, *rank_folders(self.kept.path).values())
+        path = next((path for folder in folders if (path := path_of(folder / MEDIA, key)).is_file()), None)
         return None if path is None else self.confined(path)
-
-    @property
-    def _frames(self) -> Path:
-        return self.path / "frames" if self.kind == "evaluation" else self.path / "eval" / "frames"
-
-    def _cached(self, name: str, stamp: Any, read: Callable[[], T]) -> T:
-        """What was read, while its stamp is the same; None is a stamp of nothing that may be kept."""
-        if stamp is None or self._read.get(name, (None, None))[0] != stamp:
-            self._read[name] = stamp, read()
-        return self._read[name][1]
-
-
-def is_over(path: Path) -> bool:
-    """Whether a run has ended, so that what was read of it holds."""
-    return (path / "FINISHED").exists()
-
-
-def stages_of(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """The stages of a recipe."""
-    listed: Any = config.get("stages") or []
-    return [stage for stage in listed if isinstance(stage, dict) and isinstance(stage.get("name"), str)]
 
 
 def _stat(path: Path) -> tuple[int, int] | None:
@@ -237,8 +268,7 @@ def unique(names: Sequence[str]) -> list[str]:
     out: list[str] = []
     for name in names:
         plain = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "-" for c in name)[:60] or "item"
-        number = 2
-        chosen = plain
+        number, chosen = 2, plain
         while chosen in out:
             chosen, number = f"{plain}-{number}", number + 1
         out.append(chosen)

@@ -10,11 +10,11 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.answers.tags import parse
-from vlmrl.types import Rollout, Sample, ScoredGroup, TurnRollout
+from vlmrl.types import MediaHandle, Rollout, Sample, ScoredGroup, TurnRollout
 
 VERSION = 1
 """Of the records; written into each."""
@@ -30,18 +30,18 @@ MOST_SAID = 4
 """Different answers of a group that stand in the index."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Trained:
     """What a step made of one answer."""
 
     advantage: float
-    adv_T: tuple[float, ...] = ()
+    adv_T: Sequence[float] = ()
     """Per token, where credit or a reweighting tells tokens apart; empty: `advantage` for each."""
     used: bool = True
     """Whether it was in the update: filters let it through."""
-    logp_T: tuple[float, ...] = ()
+    logp_T: Sequence[float] = ()
     """Log-prob of each token in the update's own forward, at the temperature of the rollout; empty: not in it."""
-    entropy_T: tuple[float, ...] = ()
+    entropy_T: Sequence[float] = ()
     """In nats; empty: not in the update."""
 
 
@@ -59,7 +59,7 @@ class KeptGroup:
     expected: float | None
     """Mean reward of the question before this step, by the ledger; None where it was never asked."""
     surprise: float
-    rows: tuple[Trained, ...] = field(default=())
+    rows: Sequence[Trained] = ()
     """One for each rollout."""
 
 
@@ -80,24 +80,34 @@ def pick(groups: Sequence[tuple[float, int]], count: int) -> list[int]:
     return sorted([*chosen, *rest[: count - len(chosen)]])
 
 
-def content_id(sample: Sample, media: Sequence[tuple[str, str]]) -> str:
-    """Tell a question from all others by what it is: its words, its gold answer and its media (kind, key), whatever rows call it.
+def content_id(sample: Sample, media: Sequence[MediaHandle]) -> str:
+    """Tell a question from all others by what it is: its words, its gold answer and its media, whatever rows call it.
 
     Returns:
         20 hexadecimal digits.
     """
-    return _digest(sample.asked, sample.answer_type, sample.answer, json.loads(json.dumps(sample.gt, default=dict)), media)
+    return _digest(sample.asked, sample.answer_type, sample.answer, sample.gt, _listed(media))
 
 
 def content_of(record: Mapping[str, Any]) -> str:
     """`content_id` of a record's question. Records of earlier versions lack it: it is computed, the same where all of `gt` was kept."""
-    media = [(one["kind"], one["key"]) for one in record["media"]]
-    return record.get("content") or _digest(record["question"], record["answer_type"], record["gold"], record["gt"], media)
+    return record.get("content") or _digest(*(record[key] for key in ("question", "answer_type", "gold", "gt", "media")))
 
 
-def _digest(question: str, answer_type: str, gold: str, gt: Any, media: Sequence[tuple[str, str]]) -> str:
-    parts = [question, answer_type, gold, gt, [list(one) for one in media]]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+def _digest(question: str, answer_type: str, gold: str, gt: Any, media: Sequence[Mapping[str, str]]) -> str:
+    parts = [question, answer_type, gold, gt, [[one["kind"], one["key"]] for one in media]]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=dict).encode()).hexdigest()[:20]
+
+
+def _listed(media: Sequence[MediaHandle]) -> list[dict[str, str]]:
+    return [{"key": one.key, "kind": one.kind} for one in media]
+
+
+def drawable(sample: Sample, media: Sequence[MediaHandle]) -> dict[str, Any]:
+    """What drawing needs of a row, as JSON values: `gt`, `meta` and `media`."""
+    gt = json.dumps(sample.gt, default=dict)
+    meta = json.dumps({key: sample.meta[key] for key in _META if key in sample.meta}, default=dict)
+    return {"gt": json.loads(gt) if len(gt) <= MOST_GT else {}, "meta": json.loads(meta), "media": _listed(media)}
 
 
 def record_of(kept: KeptGroup, pieces: Callable[[Sequence[int]], list[str]]) -> dict[str, Any]:
@@ -108,71 +118,49 @@ def record_of(kept: KeptGroup, pieces: Callable[[Sequence[int]], list[str]]) -> 
     """
     group, scores = kept.scored.group, kept.scored.scores
     sample, prompt = group.prompt.sample, group.prompt
-    gt = json.dumps(sample.gt, default=dict)
     return {
         "v": VERSION,
-        "stage": kept.stage,
-        "step": kept.step,
-        "global_step": kept.global_step,
+        **{key: getattr(kept, key) for key in ("stage", "step", "global_step", "place")},
         "group": group.id,
-        "place": kept.place,
         "sample": sample.id,
-        "content": content_id(sample, [(one.kind, one.key) for one in prompt.media]),
+        "content": content_id(sample, prompt.media),
         "task": sample.task,
         "answer_type": sample.answer_type,
         "answer_format": prompt.answer_format,
         "question": sample.asked,
         "gold": sample.answer,
-        "gt": json.loads(gt) if len(gt) <= MOST_GT else {},
-        "meta": json.loads(json.dumps({key: sample.meta[key] for key in _META if key in sample.meta}, default=dict)),
-        "media": [{"key": handle.key, "kind": handle.kind} for handle in prompt.media],
+        **drawable(sample, prompt.media),
         "columns": list(scores.columns),
         "weights": [_number(weight) for weight in scores.weights],
         "reasons": dict(scores.reasons),
-        "expected": None if kept.expected is None else _number(kept.expected),
+        "expected": _number(kept.expected),
         "surprise": _number(kept.surprise),
         "answers": [
-            _answer(kept, rollout, rewards, total, row, pieces)
+            _answer(rollout, rewards, total, row, pieces(rollout.ids))
             for rollout, rewards, total, row in zip(group.rollouts, scores.rewards_GK, scores.total(), kept.rows, strict=True)
         ],
     }
 
 
-def _answer(
-    kept: KeptGroup,
-    rollout: Rollout,
-    rewards: Sequence[float | None],
-    total: float | None,
-    row: Trained,
-    pieces: Callable[[Sequence[int]], list[str]],
-) -> dict[str, Any]:
+def _answer(rollout: Rollout, rewards: Sequence[float | None], total: float | None, row: Trained, tokens: Sequence[str]) -> dict[str, Any]:
     out: dict[str, Any] = {
-        "k": rollout.k,
-        "text": rollout.text,
-        "finish": rollout.finish,
-        "provenance": rollout.provenance,
-        "policy_version": rollout.policy_version,
-        "rewards": [None if value is None else _number(value) for value in rewards],
-        "reward": None if total is None else _number(total),
+        **{key: getattr(rollout, key) for key in ("k", "text", "finish", "provenance", "policy_version")},
+        "rewards": [_number(value) for value in rewards],
+        "reward": _number(total),
         "advantage": _number(row.advantage),
         "used": row.used,
-        "tokens": pieces(rollout.ids),
+        "tokens": tokens,
         "logp": _numbers(rollout.logprobs),
     }
     for name, values in (("advantages", row.adv_T), ("policy_logp", row.logp_T), ("entropy", row.entropy_T)):
         if values:
             out[name] = _numbers(values)
     if rollout.guidance is not None:
-        out["guidance"] = {
-            "question": rollout.guidance.question,
-            "tier": rollout.guidance.tier,
-            "train": rollout.guidance.train,
-            "old": rollout.guidance.old,
-        }
+        out["guidance"] = {key: getattr(rollout.guidance, key) for key in ("question", "tier", "train", "old")}
     if isinstance(rollout, TurnRollout):
         out["turn"] = {"attempt": rollout.attempt, "turn": rollout.turn, "state": rollout.state, "reward": _number(rollout.reward)}
         out["question"] = rollout.prompt.sample.question
-        out["media"] = [{"key": handle.key, "kind": handle.kind} for handle in rollout.prompt.media]
+        out["media"] = _listed(rollout.prompt.media)
     return out
 
 
@@ -222,19 +210,16 @@ def summary(record: Mapping[str, Any], at: int, length: int) -> dict[str, Any]:
     }
 
 
-def _said(record: Mapping[str, Any]) -> list[tuple[str, int, float | None]]:
+def _said(record: Mapping[str, Any]) -> list[list[Any]]:
     """What was answered: equal answers as one with their number and their mean reward, the most frequent first."""
     found: dict[str, list[float | None]] = {}
     for answer in record["answers"]:
         text = parse(answer["text"], record["answer_format"]).answer
         found.setdefault((answer["text"] if text is None else text).strip()[:SAID], []).append(answer["reward"])
     most = sorted(found.items(), key=lambda one: -len(one[1]))[:MOST_SAID]
-    return [(text, len(rewards), _mean(rewards)) for text, rewards in most]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(statistics.fmean(known), DIGITS) if known else None
+    known = [[value for value in rewards if value is not None] for _, rewards in most]
+    means = [round(statistics.fmean(values), DIGITS) if values else None for values in known]
+    return [[text, len(rewards), mean] for (text, rewards), mean in zip(most, means, strict=True)]
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:
@@ -242,9 +227,9 @@ def line_of(record: Mapping[str, Any]) -> bytes:
     return json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
-def _number(value: float) -> float | None:
+def _number(value: float | None) -> float | None:
     """JSON has no NaN and no infinities: null."""
-    return float(value) if math.isfinite(value) else None
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def _numbers(values: Sequence[float]) -> list[float | None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -42,30 +45,32 @@ def view(
         extra("vlmrl.extras.tools.runs.runs")(Wanted(name=str(wanted[0]), as_json=True))
         return
     if save is not None:
-        typer.echo(str(saved(wanted, save)))
-        return
-    from vlmrl.extras.pages.view.serve import serve
+        from vlmrl.evals.score.runfiles import plugins_of
+        from vlmrl.extras.pages.documents.folder import items_of
+        from vlmrl.extras.pages.view.save import save as write
+        from vlmrl.plugins import import_plugins
 
+        for item in items_of(wanted):
+            if item.kind == "run":
+                import_plugins(plugins_of(item.path), f"{item.path / 'config.yaml'}: plugins")
+        typer.echo(str(write(wanted, save)))
+        return
     serve(wanted, port, lambda address: typer.echo(f"{address}\nCtrl-C ends it."))
 
 
-def saved(paths: list[Path], to: Path) -> Path:
-    """Write a copy: one file, or a site into a folder.
-
-    Returns:
-        The page to open.
+def serve(paths: Sequence[Path], port: int, say: Callable[[str], None]) -> None:
+    """Answer on 127.0.0.1 until Ctrl-C. `say` is told the address, which holds the token, once the port answers.
 
     Raises:
-        ConfigError: there is nothing to look at.
-        StorageError: a file of it is damaged, or the copy cannot be written.
+        ConfigError: there is nothing to look at, the port is taken, or starlette and uvicorn are not installed.
     """
-    from vlmrl.extras.pages.documents.folder import items_of
-    from vlmrl.extras.pages.view.save import save
+    try:
+        from vlmrl.extras.pages.view.app import make_app
+        from vlmrl.web.listen import listen, run
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"vlmrl view needs {error.name}: pip install 'vlmrl[view]'") from error
+    from vlmrl.extras.pages.view.view import View
 
-    for item in items_of(paths):
-        if item.kind == "run":
-            from vlmrl.evals.score.runfiles import plugins_of
-            from vlmrl.plugins import import_plugins
-
-            import_plugins(plugins_of(item.path), f"{item.path / 'config.yaml'}: plugins")
-    return save(paths, to)
+    view, token = View(paths), secrets.token_urlsafe(24)
+    with closing(listen("127.0.0.1", port)) as bound:
+        run(make_app(view, token), bound, lambda: say(f"http://127.0.0.1:{bound.getsockname()[1]}/?token={token}"))

@@ -6,14 +6,17 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
 from vlmrl.extras.pages.documents.folder import kind_of
+from vlmrl.extras.pages.kept.asked import Piece, keep
 from vlmrl.extras.pages.view.view import View
+from vlmrl.media.store import MediaStore
+from vlmrl.types import Prompt
 
 STATIC = Path(__file__).parent / "static"
 SITE_GROUPS, PAGE_GROUPS = 1000, 0
@@ -79,6 +82,22 @@ def write_page(folder: Path, to: Path | None = None) -> Path:
         StorageError: a file of it is damaged, or the page cannot be written.
     """
     return save_page([folder], folder / "report.html" if to is None else to)
+
+
+class EvaluationPage:
+    """Keeps what each task (or stage of a run) asks in `folder`, and writes the report."""
+
+    def __init__(self, folder: Path, piece: Piece):
+        """`piece`: of the model's tokenizer (`ProcessorBundle.piece`)."""
+        self.folder, self.piece = folder, piece
+
+    def keep(self, prompts: Sequence[Prompt], store: MediaStore) -> None:
+        """Called once with what each task or stage asks."""
+        keep(self.folder / "frames", prompts, store, self.piece)
+
+    def write_report(self) -> Path:
+        """`report.html` of the folder."""
+        return write_page(self.folder)
 
 
 def write_comparison(result: Any, out: Path) -> Path:

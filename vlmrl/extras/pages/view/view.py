@@ -1,8 +1,8 @@
 """Everything that a view of some folders tells, by the address of each document; the browser, a saved site and a saved page ask the same.
 
-folder                    what there is: runs, arms, evaluations, comparisons, checks
+folder                    what there is: runs, arms, evaluations, comparisons, checks, and what a study says
 run/R  curves/R  metrics/R     a run, its chosen curves, all of them
-arms                      curves of several runs: mean and spread over seeds
+arms                      each arm with the curves of its runs: mean and spread over seeds
 questions/R|all           the table of questions; question/Q one of them; group/R/G a kept group
 evaluation/E  comparison/C  check/K
 live                      changes with anything of these
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -19,18 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import ConfigError, StorageError
-from vlmrl.evals.score.table import visible
-from vlmrl.extras.pages.documents.curves import bands, curves_doc, metrics_doc
+from vlmrl.extras.pages.documents.curves import curves_doc, metrics_doc
 from vlmrl.extras.pages.documents.evaluation import comparison_doc, evaluation_doc, read_comparison, tasks_of, verdict_of
-from vlmrl.extras.pages.documents.folder import Item, arms_of, differs, items_of, kind_of, over_seeds, run_line, study_of, study_said
-from vlmrl.extras.pages.documents.pictures import STRIP, Pictures, frame_of
+from vlmrl.extras.pages.documents.folder import Item, arms_of, arms_table, items_of, kind_of, run_line
+from vlmrl.extras.pages.documents.pictures import Pictures
 from vlmrl.extras.pages.documents.questions import group_doc, held_of, kept_of, question_doc, questions_doc
 from vlmrl.extras.pages.documents.run import run_doc
-from vlmrl.extras.pages.documents.shapes import Doc, table
+from vlmrl.extras.pages.documents.shapes import Doc
 from vlmrl.extras.pages.documents.source import Forbidden, Source
-from vlmrl.extras.pages.runfiles import safe_name
+from vlmrl.extras.pages.documents.study import STUDY, study_doc, study_of
+from vlmrl.extras.pages.kept.media import opened
 
 ALL = "all"
+CACHED = 64
+"""Documents that are remembered while nothing changes."""
 
 
 class View:
@@ -57,17 +60,17 @@ class View:
         self._made: dict[str, tuple[Any, Doc]] = {}
         self._makers: dict[str, Callable[..., Doc]] = {
             "folder": self._folder,
-            "live": self._live,
+            "live": lambda: {"stamp": self._stamp()},
             "arms": self._arms,
-            "run": lambda name: run_doc(self._run(name), run_line(self._run(name), self._arm_of(name), live=not strict)),
-            "curves": lambda name: curves_doc(self._run(name)),
+            "run": lambda name: run_doc(self._run(name)),
+            "curves": lambda name: curves_doc([self._run(name)]),
             "metrics": lambda name: metrics_doc(self._run(name)),
             "questions": lambda name: questions_doc(self._sides(name), self.pictures),
             "question": lambda content: question_doc(content, self._readable(), self.pictures),
             "group": lambda name, address: group_doc(self._run(name), address, self.pictures),
             "evaluation": lambda name: evaluation_doc(self._of(name, "evaluation")),
             "comparison": lambda name: comparison_doc(name, self._item(name, "comparison").path, self._compared(name)),
-            "check": lambda name: kept_documents(self._item(name, "check").path)["check/page"] | {"id": name},
+            "check": lambda name: kept_documents(self._item(name, "check").path)["check/page"],
         }
 
     def document(self, address: str) -> Doc:
@@ -85,11 +88,11 @@ class View:
             stamp = self._stamp()
             if kind == "live" or self._made.get(address, (None,))[0] != stamp:
                 self._made[address] = stamp, make(*names)
-                while len(self._made) > 64:
+                while len(self._made) > CACHED:
                     self._made.pop(next(iter(self._made)))
             return self._made[address][1]
 
-    def picture(self, item: str, name: str, number: int) -> tuple[bytes, str]:
+    def picture(self, item: str, key: str, number: int) -> tuple[bytes, str]:
         """A kept frame and its media type.
 
         Raises:
@@ -97,18 +100,10 @@ class View:
             Forbidden: its file leads out of its folder.
         """
         with self._lock:
-            if item not in self._sources:
-                raise StorageError(f"nothing is called {item!r:.60}")
-            source = self._sources[item]
-            if not name.startswith(STRIP):
-                path = source.kept_medium(name)
-                if path is None:
-                    raise StorageError(f"medium {name:.12} was not kept")
-                return frame_of(path, number), "image/jpeg"
-            frames = next((one for one in source.pixels.values() if STRIP + safe_name(one.sample_id)[-10:] == name), None)
-            if frames is None:
-                raise StorageError(f"the pixels of {name:.20} were not kept")
-            return frame_of(frames, number), "image/png"
+            path = self._sources[item].medium(key) if item in self._sources else None
+            if path is None:
+                raise StorageError(f"medium {key:.12} of {item!r:.60} was not kept")
+            return opened(path).frame(number)
 
     def addresses(self) -> list[str]:
         """The documents of a saved copy: all but single groups and questions."""
@@ -143,7 +138,7 @@ class View:
         return [source for source in self._sources.values() if source.name not in self._refused]
 
     def _stamp(self) -> str:
-        told: list[Any] = []
+        told: list[Any] = [file.stat().st_mtime_ns for path in self.paths if (file := path / STUDY).is_file()]
         self._refused.clear()
         for source in self._sources.values():
             try:
@@ -186,106 +181,58 @@ class View:
 
     @cached_property
     def _study(self) -> dict[str, list[Path]] | None:
-        return next((study for path in self.paths if path.is_dir() and (study := study_of(path)) is not None), None)
-
-    def _groups(self) -> dict[str, list[Source]]:
-        return arms_of(self.runs, self._study)
-
-    def _arm_of(self, name: str) -> str:
-        return next((arm for arm, sources in self._groups().items() if any(source.name == name for source in sources)), "")
-
-    def _live(self) -> Doc:
-        return {"stamp": self._stamp(), "training": any(source.line.status == "running" for source in self.runs)}
+        return next((study for path in self.paths if (study := study_of(path)) is not None), None)
 
     def _folder(self) -> Doc:
-        groups = self._groups()
-        arm = {source.name: name for name, sources in groups.items() for source in sources}
-        lines = [self._said(self._by_id[s.name], lambda _, s=s: run_line(s, arm[s.name], live=not self.strict)) for s in self.runs]
-        lines.sort(key=lambda line: -(line.get("wall") or 0.0))
-        unlike = differs(groups) if len(groups) > 1 else {}
+        groups = arms_of(self.runs, self._study)
+        lines = [self._said(self._by_id[s.name], lambda s=s: run_line(s, live=not self.strict)) for s in self.runs]
         kind = kind_of(self.paths[0])
         single = self.items[0] if kind is not None and (len(self.items) == 1 or kind == "comparison") else None
         return {
-            "name": visible(self.paths[0].resolve().name) if len(self.paths) == 1 else visible(", ".join(path.name for path in self.paths)),
-            "path": visible(str(self.paths[0].resolve())),
+            "name": self.paths[0].resolve().name if len(self.paths) == 1 else ", ".join(path.name for path in self.paths),
+            "path": str(self.paths[0].resolve()),
             "start": "" if single is None else f"{single.kind}/{single.id}",
-            "runs": lines,
-            "arms": [
-                {
-                    "name": visible(name),
-                    "runs": [source.name for source in sources],
-                    "seeds": [source.seed for source in sources],
-                    "given": name in (self._study or {}),
-                    "primary": over_seeds(sources),
-                    "differs": [visible(text) for text in unlike.get(name, [])],
-                }
-                for name, sources in groups.items()
-            ],
-            "evaluations": [self._said(item, self._evaluation_line) for item in self.items if item.kind == "evaluation"],
-            "comparisons": [self._said(item, self._comparison_line) for item in self.items if item.kind == "comparison"],
-            "checks": [self._said(item, self._check_line) for item in self.items if item.kind == "check"],
+            "study": next((said for path in self.paths if (said := study_doc(path)) is not None), None),
+            "runs": sorted(lines, key=lambda line: -(line.get("wall") or 0.0)),
+            "arms": arms_table(groups) if len(groups) < len(lines) else None,
+            "others": [self._said(item, lambda item=item: self._other(item)) for item in self.items if item.kind != "run"],
             "problems": [f"{name}: a file in it is a link to elsewhere, so it is not read" for name in sorted(self._refused)],
-            "study": next((said for path in self.paths if (said := study_said(path)) is not None), None),
-            "several": len(self.runs) > 1,
-            "questions": None if not self._sources else f"questions/{ALL if len(self._sources) > 1 else next(iter(self._sources))}",
         }
 
-    def _said(self, item: Item, make: Callable[[Item], Doc]) -> Doc:
+    def _said(self, item: Item, make: Callable[[], Doc]) -> Doc:
         """A line of the list; what cannot be read is said in its place, unless the view is strict."""
+        path = item.path.resolve()
+        line = {
+            "id": item.id,
+            "kind": item.kind,
+            "name": path.name,
+            "folder": str(path),
+            "address": f"{item.kind}/{item.id}",
+            "primary": None,
+        }
         try:
-            return make(item)
+            return {**line, **make()}
         except (StorageError, ConfigError) as error:
             if self.strict:
                 raise
-            return {
-                **_line(item),
-                "problem": visible(str(error)),
-                "primary": None,
-                "verdict": "",
-                "models": [],
-                "where": "",
-                "status": "stopped",
-            }
+            return {**line, "problem": str(error), "where": "", "status": "stopped", "text": ""}
 
-    def _evaluation_line(self, item: Item) -> Doc:
-        source = self._sources[item.id]
-        tasks = tasks_of(source)
-        said = {"model": visible(source.evaluation.model), "suite": visible(source.evaluation.suite), "primary": next(iter(tasks), None)}
-        return {**_line(item), **said, "tasks": len(tasks)}
-
-    def _comparison_line(self, item: Item) -> Doc:
-        found = read_comparison(item.path)
-        return {
-            **_line(item),
-            "models": [visible(str(one)) for one in found.get("models", [])],
-            "verdict": visible(verdict_of(found)),
-        }
-
-    def _check_line(self, item: Item) -> Doc:
+    def _other(self, item: Item) -> Doc:
+        """What the list says of an evaluation, a comparison or a data check."""
+        if item.kind == "evaluation":
+            source = self._sources[item.id]
+            words = filter(None, (source.evaluation.model, source.evaluation.suite))
+            return {"text": ", ".join(words), "primary": next(iter(tasks_of(source)), None)}
+        if item.kind == "comparison":
+            return {"text": verdict_of(read_comparison(item.path))}
         sources = kept_documents(item.path)["check/page"]["sources"]
-        return {**_line(item), "good": sum(one["good"] for one in sources), "rejected": sum(one["rejected"] for one in sources)}
+        good, refused = (sum(one[key] for one in sources) for key in ("good", "rejected"))
+        return {"text": f"{good} good rows, {refused} refused"}
 
     def _arms(self) -> Doc:
-        groups = self._groups()
-        rows = []
-        for name, sources in groups.items():
-            one = over_seeds(sources)
-            shown = ["-", "-", "-"] if one is None else [one["label"], f"{one['text']} {one['interval']}".strip(), one["note"]]
-            rows.append([name, ", ".join(str(source.seed) for source in sources), *shown])
-        return {
-            "arms": [{"name": visible(name), "runs": [source.name for source in sources]} for name, sources in groups.items()],
-            "groups": bands(groups),
-            "primary": table("Primary held-out number", ["arm", "seeds", "metric", "mean", ""], rows),
-        }
-
-
-def _line(item: Item) -> Doc:
-    return {
-        "id": item.id,
-        "name": visible(item.path.resolve().name),
-        "folder": visible(str(item.path)),
-        "address": f"{item.kind}/{item.id}",
-    }
+        groups = arms_of(self.runs, self._study)
+        arms = [{"name": name, "runs": len(sources), "curves": curves_doc(sources)} for name, sources in groups.items()]
+        return {"arms": arms, "table": arms_table(groups)}
 
 
 def kept_documents(page: Path) -> dict[str, Doc]:
@@ -294,8 +241,6 @@ def kept_documents(page: Path) -> dict[str, Doc]:
     Raises:
         StorageError: there are none, or they are damaged.
     """
-    import re
-
     text = page.read_text(encoding="utf-8")
     found = re.findall(r'<script type="application/json" data-address="([^"]+)">(.*?)</script>', text, re.DOTALL)
     try:

@@ -10,8 +10,7 @@ import pytest
 from tests.support.pages import media, picture, sample
 from vlmrl.answers.marks import Mark, Marks
 from vlmrl.data.source import BadRow
-from vlmrl.extras.pages.documents.check import CheckRow, CheckRows, check_doc, frames_within, good_row, smallest_box, worst_first
-from vlmrl.extras.pages.documents.pictures import Pictures
+from vlmrl.extras.pages.documents.check import CheckRows, check_doc, frames_within, order_of, row_of, smallest_box
 from vlmrl.extras.pages.view.view import kept_documents
 from vlmrl.types import Prompt, Sample
 
@@ -22,18 +21,16 @@ def prompt(made: Sample, tokens: int, shown) -> Prompt:
     return Prompt(sample=made, ids=tuple(range(tokens)), media=(shown.handle,), spans=((0, 1),), answer_format="think")
 
 
-def box_row(box: list[float], tokens: int = 10, **more) -> CheckRow:
-    made, shown = sample("a", "bbox", {"boxes": [box]}, **more), media(picture())
-    return good_row("s", prompt(made, tokens, shown), shown, 100)
+def box_row(box: list[float], tokens: int = 10, **more) -> tuple[list[str], list[str]]:
+    row = row_of("s", sample("a", "bbox", {"boxes": [box]}, **more), media(picture()), tokens=tokens, budget=100)
+    return row["flags"], row["facts"]
 
 
 def test_small_boxes_are_measured_in_vision_tokens():
     # 112 x 168 pixels are 8 x 12 patches of 14 pixels, and 24 tokens; a tenth by a tenth of the picture is 0.24 of one.
-    row = box_row([0, 0, 100, 100])
-    assert row.smallest == pytest.approx(0.24)
-    assert row.flags == ("small",)
-    assert box_row([0, 0, 500, 500]).smallest == pytest.approx(6.0)
-    assert box_row([0, 0, 500, 500]).flags == ()
+    tokens = "10 tokens, 10% of the budget"
+    assert box_row([0, 0, 100, 100]) == (["small"], [tokens, "smallest box 0.24 vision tokens"])
+    assert box_row([0, 0, 500, 500]) == ([], [tokens, "smallest box 6 vision tokens"])
     assert smallest_box(Marks(), 24) is None
     two = Marks(shapes=(Mark(kind="box", points=((0, 0), (50, 50))), Mark(kind="box", points=((0, 0), (10, 20)))))
     assert smallest_box(two, 100) == pytest.approx(2.0)
@@ -46,39 +43,32 @@ def test_short_spans_are_measured_in_frames():
     assert frames_within(times, (1.1, 1.6)) == 2
     assert frames_within(times, (0.0, 4.0)) == 8
     shown = media(picture(count=8), video=True)
-    rows = [
-        good_row("s", prompt(sample("a", "time_span", {"time": span}, meta={}), 10, shown), shown, 100) for span in ([1.0, 1.4], [1.0, 3.0])
-    ]
-    assert [(row.flags, row.frames_in_span) for row in rows] == [(("short",), 1), ((), 4)]
-    assert [row.span for row in rows] == [pytest.approx(0.4), 2.0]
+    for span, flags, inside in (([1.0, 1.4], ["short"], 1), ([1.0, 3.0], [], 4)):
+        row = row_of("s", sample("a", "time_span", {"time": span}, meta={}), shown, tokens=10, budget=100)
+        assert (row["flags"], row["facts"][1:]) == (flags, [f"{inside} frames in the shortest span", "frames up to 0.5 s apart"])
 
 
 def test_long_prompts_and_answers_outside():
-    assert box_row([0, 0, 500, 500], tokens=90).flags == ()
-    assert box_row([0, 0, 500, 500], tokens=91).flags == ("long",)
-    assert box_row([0, 0, 1500, 500]).flags == ("undrawn",)
-    assert box_row([0, 0, 500, 500], meta={}).flags == ("undrawn",)
+    assert box_row([0, 0, 500, 500], tokens=90)[0] == []
+    assert box_row([0, 0, 500, 500], tokens=91)[0] == ["long"]
+    assert box_row([0, 0, 1500, 500])[0] == ["undrawn"]
+    assert box_row([0, 0, 500, 500], meta={})[0] == ["undrawn"]
 
 
 def test_the_worst_come_first():
-    def row(name: str, **values) -> CheckRow:
-        return CheckRow(source="s", place=name, id=name, **values)
-
-    rows = [
-        row("plain", share=0.2),
-        row("plain fuller", share=0.3),
-        row("short", frames_in_span=1, span=0.1),
-        row("small", smallest=2.0, share=0.5),
-        row("smaller", smallest=1.0, share=0.5),
-        row("small but fuller", smallest=3.0, share=0.6),
-        row("long", share=0.95),
-        row("outside", marks=Marks(problems=("x",))),
-        row("rejected", reason="missing"),
-        row("rejected later", reason="missing"),
-    ]
-    assert [r.id for r in worst_first(rows)] == [
-        *("rejected", "rejected later", "outside", "long", "small but fuller", "smaller", "small", "short", "plain fuller", "plain")
-    ]
+    rows = {
+        "rejected": order_of(["rejected", "small"]),
+        "outside": order_of(["undrawn"]),
+        "long": order_of(["long"], 0.95),
+        "small but fuller": order_of(["small"], 0.6, 3.0),
+        "smaller": order_of(["small"], 0.5, 1.0),
+        "small": order_of(["small"], 0.5, 2.0),
+        "short": order_of(["short"], 0.0, None, 0.1),
+        "plain fuller": order_of([], 0.3),
+        "plain": order_of([], 0.2),
+    }
+    assert sorted(rows, key=lambda name: rows[name]) == list(rows)
+    assert sorted(reversed(rows), key=lambda name: rows[name]) == list(rows)
 
 
 def test_collected_rows_are_limited_per_source_and_counted():
@@ -89,7 +79,7 @@ def test_collected_rows_are_limited_per_source_and_counted():
         rows.add("a.jsonl", prompt(made, 10, shown), shown if rows.wants("a.jsonl") else None)
         rows.reject("a.jsonl", made, "missing", "missing: gone.png is not there")
     rows.reject_unread("b.jsonl", BadRow(file="b.jsonl", line=7, reason="json", message="no JSON", excerpt="{x"))
-    values = check_doc(rows, Pictures())
+    values = check_doc(rows)
     assert [(s["name"], s["good"], s["shown_good"], s["rejected"], s["shown_rejected"]) for s in values["sources"]] == [
         ("a.jsonl", 5, 2, 5, 2),
         ("b.jsonl", 0, 0, 1, 1),
@@ -105,7 +95,7 @@ def test_collected_rows_are_limited_per_source_and_counted():
 def test_a_rejected_row_shows_its_pixels_where_they_are_not_the_fault():
     rows, shown = CheckRows(budget=100), media(picture())
     rows.reject("s", sample("a", "bbox", {"boxes": [[0, 0, 500, 500]]}), "overlong", "overlong: too long", shown)
-    (row,) = check_doc(rows, Pictures())["rows"]
+    (row,) = check_doc(rows)["rows"]
     assert row["marks"]["shapes"][0]["points"][0] == (0, 0)
     assert row["media"][0]["size"] == [112, 168]
 
@@ -122,7 +112,7 @@ def test_the_page_is_whole_and_asks_for_nothing(tmp_path):
     assert "http" not in text.replace('http-equiv="Content-Security-Policy"', "").replace("http://www.w3.org/2000/svg", "")
     shown = kept_documents(path)["check/page"]
     assert [row["reason"] for row in shown["rows"]] == ["corrupt", ""]
-    assert shown["rows"][1]["facts"][0] == "95 tokens, 95% of the budget"
-    assert shown["rows"][1]["question"] == EVIL.replace("\x1b", "\\u001b")
+    assert shown["rows"][1]["facts"] == ["95 tokens, 95% of the budget", "1 frames in the shortest span", "frames up to 0.5 s apart"]
+    assert shown["rows"][1]["question"] == EVIL, "the page spells out what is invisible"
     assert shown["flags"]["short"] == "a span with fewer than two frames"
     assert rows.write(tmp_path / "again.html").read_bytes() == path.read_bytes()

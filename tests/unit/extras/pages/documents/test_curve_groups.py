@@ -17,7 +17,6 @@ from vlmrl.extras.pages.documents.curves import (
     POINTS,
     REST,
     band,
-    bands,
     chosen,
     curves_doc,
     matching,
@@ -25,7 +24,6 @@ from vlmrl.extras.pages.documents.curves import (
     phase_series,
     points_of,
     spoken,
-    thinned,
 )
 from vlmrl.extras.pages.documents.source import Source
 
@@ -60,7 +58,7 @@ def test_the_parts_of_the_reward_thoughts_and_length_are_chosen_and_constants_of
         "completions/mean_length": 9.0,
     }
     run = source(tmp_path, [line(n, **many, **own, **{"eval/score": 0.5}) for n in (1, 2)])
-    groups = {group["title"]: [series["name"] for series in group["series"]] for group in curves_doc(run)["groups"]}
+    groups = {group["title"]: [series["name"] for series in group["series"]] for group in curves_doc([run])["groups"]}
     assert groups == {
         "Held-out questions": ["score"],
         "Reward": ["sum", "brief", "exact"],
@@ -74,7 +72,7 @@ def test_the_parts_of_the_reward_thoughts_and_length_are_chosen_and_constants_of
 def test_a_step_is_counted_in_answers_and_seconds_too(tmp_path: Path) -> None:
     run = Source(make_run(tmp_path / "one", steps=3), "one", "run")
     run.follow()
-    found = curves_doc(run)
+    found = curves_doc([run])
     reward = next(group for group in found["groups"] if group["title"] == "Reward")["series"][0]
     x = found["xs"][reward["x"]]
     assert x["step"] == [6, 7, 8]
@@ -84,7 +82,7 @@ def test_a_step_is_counted_in_answers_and_seconds_too(tmp_path: Path) -> None:
 
 
 def test_a_step_is_no_number_of_answers_where_the_recipe_does_not_say(tmp_path: Path) -> None:
-    x = curves_doc(source(tmp_path, [line(1, reward=0.5), line(2, reward=0.7)]))["xs"][0]
+    x = curves_doc([source(tmp_path, [line(1, reward=0.5), line(2, reward=0.7)])])["xs"][0]
     assert (x["samples"], x["seconds"]) == (None, None)
 
 
@@ -97,14 +95,16 @@ def test_what_is_not_finite_is_left_out_and_the_end_of_a_run_is_no_step(tmp_path
 
 def test_evaluations_are_one_line_and_a_score_that_repeats_another_is_left_out(tmp_path: Path) -> None:
     lines = [line(n, **{"eval/miou": v, "eval/score": v, "eval/parse_rate": 1.0, "eval/r1@0.5": 0.1}) for n, v in ((0, 0.2), (10, 0.4))]
-    (title, _, stacked, series), *rest = chosen(source(tmp_path, lines))
-    assert (title, stacked, list(series), rest) == ("Held-out questions", False, ["eval/miou", "eval/parse_rate"], [])
-    assert chosen(source(tmp_path, lines[:1], "b")) == []
+    assert {title: list(series) for title, (_, series) in chosen(source(tmp_path, lines)).items()} == {
+        "Held-out questions": ["eval/miou", "eval/parse_rate"]
+    }
+    assert chosen(source(tmp_path, lines[:1], "b")) == {}
 
 
 @given(st.dictionaries(st.integers(0, 10_000), st.floats(-1e6, 1e6), min_size=1, max_size=900), st.integers(1, 500))
 def test_long_curves_are_means_of_stretches(points: dict[int, float], most: int) -> None:
-    steps, values = thinned(points, most)
+    steps, curve = band([points], most)
+    values = curve["y"]
     assert len(steps) <= most
     assert steps == sorted(set(steps))
     assert steps[-1] == max(points)
@@ -114,9 +114,10 @@ def test_long_curves_are_means_of_stretches(points: dict[int, float], most: int)
 
 
 def test_a_long_curve_by_hand() -> None:
-    steps, values = thinned({n: float(n) for n in range(1000)}, 400)
-    assert (len(steps), steps[0], values[0], steps[-1], values[-1]) == (334, 2, 1.0, 999, 999.0)
-    assert thinned({1: math.inf})[1] == [None]
+    steps, curve = band([{n: float(n) for n in range(1000)}])
+    assert (len(steps), steps[0], curve["y"][0], steps[-1], curve["y"][-1]) == (334, 2, 1.0, 999, 999.0)
+    assert band([{1: math.inf}])[1]["y"] == [None]
+    assert len(band([{n: 0.5 for n in range(3 * POINTS)}])[0]) == POINTS
 
 
 def test_names_of_a_group() -> None:
@@ -158,18 +159,18 @@ def test_many_phases_share_the_last_area(tmp_path: Path) -> None:
 def test_a_band_is_a_mean_and_a_standard_deviation_over_seeds(tmp_path: Path) -> None:
     values = {"a": [0.1, 0.3], "b": [0.3, 0.9], "c": [0.5, 0.6]}
     runs = [source(tmp_path, [line(n + 1, reward=v) for n, v in enumerate(own)], name) for name, own in values.items()]
-    found = band([(run, points_of(run, "reward")) for run in runs])
-    assert (found["n"], found["step"]) == (3, [1, 2])
+    steps, found = band([points_of(run, "reward") for run in runs])
+    assert (found["n"], steps) == (3, [1, 2])
     for at in (0, 1):
         own = [values[name][at] for name in values]
         mean, spread = statistics.fmean(own), statistics.stdev(own)
-        assert [found[key][at] for key in ("mean", "low", "high")] == pytest.approx([mean, mean - spread, mean + spread], abs=1e-5)
+        assert [found[key][at] for key in ("y", "low", "high")] == pytest.approx([mean, mean - spread, mean + spread], abs=1e-5)
 
 
-def test_one_run_has_no_band_and_arms_stand_beside_each_other(tmp_path: Path) -> None:
+def test_one_run_has_no_band_and_several_stand_at_the_steps_that_all_have(tmp_path: Path) -> None:
     one, two = (source(tmp_path, [line(n, reward=0.5) for n in range(1, steps)], name) for name, steps in (("a", 4), ("b", 3)))
-    (group,) = bands({"x": [one, two], "y": [two]})
-    assert [(series["arm"], series["n"], series["step"]) for series in group["series"]] == [(0, 2, [1, 2]), (1, 1, [1, 2])]
-    assert group["series"][1]["low"] is None
-    long = source(tmp_path, [line(n, reward=0.5) for n in range(3 * POINTS)], "c")
-    assert len(band([(long, points_of(long, "reward"))])["step"]) == POINTS
+    for runs, n, steps in (([one, two], 2, [1, 2]), ([one], 1, [1, 2, 3])):
+        found = curves_doc(runs)
+        ((series,),) = (group["series"] for group in found["groups"])
+        assert (series["n"], found["xs"][series["x"]]["step"], series["low"] is None) == (n, steps, n == 1)
+    assert band([{1: 0.5, 2: 0.5}, {3: 1.0}])[0] == [1, 2], "of runs without a step in common the first"

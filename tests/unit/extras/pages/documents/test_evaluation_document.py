@@ -34,12 +34,12 @@ def make(path: Path, model: str, rows: list[Record], **more: Any) -> Path:
 def test_tasks_come_in_the_order_of_the_suite_with_their_numbers(tmp_path: Path) -> None:
     make(tmp_path / "a", "base", poor())
     found = View([tmp_path / "a"]).document("evaluation/a")
-    assert [(one["task"], one["label"], one["text"], one["n"]) for one in found["primary"]["tasks"]] == [
-        ("boxes", "box IoU", "0.550", 2),  # 0.1 and 1
-        ("clicks", "step success", "0.100", 1),
+    assert [(one["name"], one["text"]) for one in found["cards"][0]["rows"]] == [
+        ("boxes, box IoU, n 2", "0.550"),  # 0.1 and 1
+        ("clicks, step success, n 1", "0.100"),
     ]
-    assert found["headline"][0].startswith("Box IoU 0.550")
-    assert found["headline"][0].endswith("on 2 questions of boxes.")
+    assert found["said"][0].startswith("Box IoU 0.550")
+    assert found["said"][0].endswith("on 2 questions of boxes.")
     table = View([tmp_path / "a"]).document("questions/a")
     assert (table["questions"]["sample"], table["questions"]["task"]) == (
         ["box-1", "box-2", "click-1"],
@@ -60,7 +60,7 @@ def test_a_subset_is_called_one(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     summary["suite"]["tasks"][0]["limit"] = 2
     (tmp_path / "a" / "summary.json").write_text(json.dumps(summary))
-    assert View([tmp_path / "a"]).document("evaluation/a")["headline"][-1].startswith("Of boxes the first 2 rows were asked: a subset")
+    assert View([tmp_path / "a"]).document("evaluation/a")["said"][-1].startswith("Of boxes the first 2 rows were asked: a subset")
 
 
 def test_several_answers_to_a_question(tmp_path: Path) -> None:
@@ -83,13 +83,14 @@ def test_two_folders_side_by_side(tmp_path: Path) -> None:
     (name,) = (address for address in found if address.startswith("comparison/"))
     assert found["folder"]["start"] == name
     shown = found[name]
-    assert shown["models"] == ["base", "rl"]
-    assert shown["headline"][0].startswith("no regression:")
-    assert shown["headline"][1].startswith("boxes: box IoU 0.550 of base, 0.450 of rl (-0.100")
+    assert shown["name"] == "rl against base"
+    assert shown["said"][0].startswith("no regression:")
+    assert shown["said"][1].startswith("boxes: box IoU 0.550 of base, 0.450 of rl (-0.100")
     assert [row[0] for row in shown["tables"][0]["rows"]] == ["boxes", "clicks"]
-    flip = next(flip for flip in shown["flips"] if flip["sample"] == "box-2")
-    assert (flip["a"], flip["b"]) == (1.0, 0.0)
-    assert f"question/{flip['question']}" in found
+    flips = next(table for table in shown["tables"] if table["title"] == "Questions that changed")
+    question, _, before, after, *_ = next(row for row in flips["rows"] if row[0]["text"] == "box-2")
+    assert (before, after["text"], after["kind"]) == ("1", "0", "worse")
+    assert question["href"].removeprefix("#/").partition("?")[0] in found
     assert [one["name"] for one in found[shown["questions"]]["columns"]] == ["a/base", "b/rl"]
     assert json.loads((out.parent / "comparison.json").read_text())["models"] == ["base", "rl"]
 
@@ -126,8 +127,8 @@ def test_two_methods_over_seeds_have_a_table_of_their_own(tmp_path: Path) -> Non
     found = view.document("comparison/c")
     (table,) = found["tables"]
     (row,) = table["rows"]
-    assert (table["title"], row[:3], found["models"]) == ("Two methods over seeds", ["shell", "40", "exact"], ["A", "B"])
+    assert (table["title"], row[:3], found["name"]) == ("Two methods over seeds", ["shell", "40", "exact"], "B against A")
     assert len(row[-1].split()) == 3
     assert row[5]["small"].startswith("[") or row[5]["small"].startswith("(")
-    assert found["headline"][0].startswith(("no regression", "regressed"))
+    assert found["said"][0].startswith(("no regression", "regressed"))
     assert len(view.document(found["questions"])["runs"]) == 6

@@ -32,10 +32,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_everything_in_a_folder_is_found(made: Path) -> None:
     found = told(made)
     assert sorted(run["id"] for run in found["runs"]) == ["dots-s0", "dots-s1", "dots-s2", "plain-s0", "plain-s1"]
-    assert [one["id"] for one in found["evaluations"]] == ["after", "before"]
-    assert [(one["id"], one["models"]) for one in found["comparisons"]] == [("comparison", ["before", "after"])]
-    assert [(one["id"], one["good"], one["rejected"]) for one in found["checks"]] == [("check", 3, 2)]
-    assert (found["start"], found["several"], found["questions"]) == ("", True, "questions/all")
+    others = {one["address"]: one["text"] for one in found["others"]}
+    assert list(others) == ["evaluation/after", "evaluation/before", "check/check", "comparison/comparison"]
+    assert (others["evaluation/after"], others["check/check"]) == ("after, small v1", "3 good rows, 2 refused")
+    assert others["comparison/comparison"].startswith(("no regression", "regressed"))
+    assert found["start"] == ""
     view = View([made])
     for address in (*view.addresses(), *view.groups(1), *(f"question/{one}" for one in view.questions()[:3])):
         assert json.dumps(view.document(address))
@@ -45,7 +46,6 @@ def test_one_run_opens_itself(made: Path) -> None:
     assert told(made / "runs" / "dots-s0")["start"] == "run/dots-s0"
     assert told(made / "comparison")["start"] == "comparison/comparison"
     assert told(made / "check.html")["start"] == "check/check"
-    assert told(made / "before")["questions"] == "questions/before"
 
 
 def test_a_finished_run_is_finished_and_names_no_stage_run(tmp_path: Path) -> None:
@@ -53,35 +53,29 @@ def test_a_finished_run_is_finished_and_names_no_stage_run(tmp_path: Path) -> No
     make_run(tmp_path / "done", steps=6)
     make_run(tmp_path / "half", steps=6, finished=False)
     runs = {run["id"]: run for run in told(tmp_path)["runs"]}
-    assert (runs["done"]["where"], runs["done"]["stage"], runs["done"]["step"], runs["done"]["steps"]) == ("finished", "RL", 6, 6)
+    assert (runs["done"]["where"], runs["done"]["status"]) == ("finished", "finished")
     assert (runs["half"]["where"], runs["half"]["status"]) == ("RL, step 6 of 6", "stopped")
     for run in runs.values():
-        text = json.dumps({key: run[key] for key in ("where", "stage", "status")})
-        assert '"run"' not in text
-        assert "?" not in text
+        assert not {"run", "?"} & set(run["where"].split())
 
 
 def test_runs_that_differ_in_their_seed_alone_are_an_arm(made: Path) -> None:
-    arms = {arm["name"]: arm for arm in told(made)["arms"]}
-    assert {name: (arm["runs"], arm["seeds"]) for name, arm in arms.items()} == {
-        "dots": (["dots-s0", "dots-s1", "dots-s2"], [0, 1, 2]),
-        "plain": (["plain-s0", "plain-s1"], [10, 11]),
+    arms = {name: (seeds, differs) for name, seeds, _, differs in told(made)["arms"]["rows"]}
+    assert arms == {
+        "dots": ("0, 1, 2", "stages.rl.rewards: exact, brief"),
+        "plain": ("10, 11", "stages.rl.rewards: exact"),
     }
-    assert arms["plain"]["differs"] == ["stages.rl.rewards: exact"]
-    assert arms["dots"]["differs"] == ["stages.rl.rewards: exact, brief"]
+    assert told(made / "runs" / "dots-s0")["arms"] is None
 
 
 def test_the_number_of_an_arm_is_a_mean_with_an_interval_over_seeds(made: Path) -> None:
     found = told(made)
-    values = [run["primary"]["mean"] for run in found["runs"] if run["arm"] == "dots"]
-    (arm,) = (arm for arm in found["arms"] if arm["name"] == "dots")
-    half = float(stats.t.ppf(0.975, 2)) * statistics.stdev(values) / math.sqrt(3)
-    assert [arm["primary"][key] for key in ("mean", "low", "high")] == pytest.approx(
-        [statistics.fmean(values), statistics.fmean(values) - half, statistics.fmean(values) + half]
-    )
-    assert arm["primary"]["note"] == "mean over 3 seeds, 95% t interval"
-    (two,) = (arm for arm in found["arms"] if arm["name"] == "plain")
-    assert (two["primary"]["interval"], two["primary"]["note"]) == ("", "mean over 2 seeds, too few for an interval")
+    values = [run["primary"]["mean"] for run in found["runs"] if run["id"].startswith("dots")]
+    held = {row[0]: row[2] for row in found["arms"]["rows"]}
+    mean, half = statistics.fmean(values), float(stats.t.ppf(0.975, 2)) * statistics.stdev(values) / math.sqrt(3)
+    assert held["dots"]["text"] == f"{mean:.3f} accuracy"
+    assert held["dots"]["small"] == f"[{mean - half:.3f}, {mean + half:.3f}], mean over 3 seeds, 95% t interval"
+    assert held["plain"]["small"] == "mean over 2 seeds, too few for an interval"
 
 
 def test_the_number_of_a_run_is_that_of_its_newest_evaluation(tmp_path: Path) -> None:
@@ -99,15 +93,12 @@ def test_a_study_names_its_arms(tmp_path: Path) -> None:
     study = {"arms": {"mine": ["q0", "q1"], "other's": ["../elsewhere/r0", "../elsewhere/r1"]}}
     (tmp_path / "study" / "study.json").write_text(json.dumps(study))
     found = told(tmp_path / "study")
-    assert [(arm["name"], arm["runs"], arm["given"]) for arm in found["arms"]] == [
-        ("mine", ["q0", "q1"], True),
-        ("other's", ["r0", "r1"], True),
-    ]
-    assert found["study"] == {"name": "study", "arms": ["mine", "other's"], "table": None}
-    judged = {"less": {"verdict": "holds", "remark": "", "arm": "mine", "control": "other's", "primary": {"text": "fewer tokens"}}}
-    (tmp_path / "study" / "study.json").write_text(json.dumps(study | {"name": "dots", "comparisons": judged}))
-    said = told(tmp_path / "study")["study"]
-    assert (said["name"], said["table"]["rows"]) == ("dots", [["less", "mine against other's", "holds", "fewer tokens"]])
+    assert [row[:2] for row in found["arms"]["rows"]] == [["mine", "0, 1"], ["other's", "0, 1"]]
+    assert [arm["runs"] for arm in View([tmp_path / "study"]).document("arms")["arms"]] == [2, 2]
+    assert (found["study"]["name"], found["study"]["tables"]) == ("study", [])
+    (tmp_path / "study" / "study.json").write_text(json.dumps(study | {"comparisons": {"less": {"verdict": "holds"}}}))
+    with pytest.raises(StorageError, match="not the results of a study"):
+        told(tmp_path / "study")
     for wrong in ("{", '{"arms": [1]}', '{"arms": {"a": 3}}', "{}"):
         (tmp_path / "study" / "study.json").write_text(wrong)
         with pytest.raises(StorageError, match="not a study"):
@@ -120,7 +111,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_shown(tmp_path: Path) -> No
     (tmp_path / "bad" / "summary.json").write_text("{")
     found = told(tmp_path)
     assert [run["id"] for run in found["runs"]] == ["one"]
-    assert "not JSON" in found["evaluations"][0]["problem"]
+    assert "not JSON" in found["others"][0]["problem"]
     with pytest.raises(StorageError, match="not JSON"):
         told(tmp_path, strict=True)
 

@@ -10,7 +10,7 @@ from tests.support.made_runs import held_out
 from tests.support.pages import record
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import summarize
-from vlmrl.extras.pages.documents.happened import main_metric, main_metric_of, what_happened
+from vlmrl.extras.pages.documents.happened import main_metric, what_happened
 
 SEED = 0
 
@@ -72,6 +72,8 @@ def test_one_evaluation_has_no_difference_and_no_interval_without_width() -> Non
     assert what_happened({}, SEED) == []
 
 
-def test_the_metric_of_a_list_is_that_of_the_page() -> None:
-    for found in (held_out("base", 8, 0), rows("base", [0.1, 0.9]), [*held_out("base", 4, 0), *rows("base", [0.1])]):
-        assert main_metric_of(found) == main_metric(summarize(found, SEED), len({r.answer_type for r in found}))
+def test_the_primary_metric_goes_by_the_type_of_the_answers_and_is_in_their_summary() -> None:
+    texts, boxes = held_out("base", 8, 0), rows("base", [0.1, 0.9])
+    for found, metric in ((texts, "exact"), (boxes, "box_iou"), ([*texts, *boxes], "score")):
+        assert main_metric(found) == metric
+        assert metric in summarize(found, SEED).metrics

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import viewed
-from tests.support.kept import group, key_of, pixels, record
+from tests.support.kept import key_of, pixels, record
 from tests.support.made_runs import make_run
 from tests.support.pages import GOOD, POOR, ROWS, good, make_eval, poor
 from tests.support.pages import make_run as make_evaluated
 from tests.support.pages import record as held_record
 from vlmrl.errors import StorageError
-from vlmrl.extras.pages.documents.pictures import Pictures, first_alike, frame_of
+from vlmrl.extras.pages.documents.pictures import Pictures
 from vlmrl.extras.pages.documents.questions import group_doc, held_of, kept_of, question_doc, questions_doc, states
 from vlmrl.extras.pages.documents.source import Source
-from vlmrl.extras.pages.kept.record import content_id, content_of, record_of, summary
+from vlmrl.extras.pages.kept.media import Medium, encoded
+from vlmrl.extras.pages.kept.record import content_of, summary
 from vlmrl.extras.pages.kept.write import KeptWriter, mend
-from vlmrl.extras.pages.prompts import keep_questions, read_questions
 
 
 def opened(path: Path, name: str = "", kind: Any = "run") -> Source:
@@ -93,23 +93,6 @@ def test_held_out_questions_are_joined_by_content_and_older_ones_by_the_hash_of_
     assert set(held_of(opened(run)).rows) == {f"00{n:030d}" for n in range(40)}
 
 
-def test_what_was_asked_is_kept_once(tmp_path: Path) -> None:
-    prompts = [dataclasses.replace(group(1, sample=name, question=name).scored.group.prompt) for name in ("a", "b")]
-    for some in (prompts[:1], prompts, prompts):
-        keep_questions(tmp_path / "frames", some)
-    found = read_questions(tmp_path / "frames")
-    assert [one["question"] for one in found.values()] == ["a", "b"]
-    assert [one["content"] for one in found.values()] == [content_id(prompt.sample, []) for prompt in prompts]
-    assert (
-        record_of(group(1, sample="other id", question="a"), lambda ids: [""] * len(ids))["content"]
-        == next(iter(found.values()))["content"]
-    )
-    with (tmp_path / "frames" / "questions.jsonl").open("a") as file:
-        file.write('{"hash": "x"}\n')
-    with pytest.raises(StorageError, match=r"questions\.jsonl:3: not a kept question"):
-        read_questions(tmp_path / "frames")
-
-
 # --------------------------------------------------------------------------------------------------------------- table
 
 
@@ -122,7 +105,7 @@ def test_columns_are_evaluations_and_cells_their_mean_scores(tmp_path: Path) -> 
     box = table["questions"]["sample"].index("box-1")
     assert (cells[box, 0], cells[box, 1]) == (0.5, 0.9)
     assert table["questions"]["text"][box] == "Where is the red block?"
-    assert table["questions"]["src"][box].startswith("media/run/f-")
+    assert table["questions"]["src"][box] == f"media/run/{ROWS['box-1'][1].handle.key}/0.png"
     several = questions_doc([opened(run), opened(make_eval(tmp_path / "e", "m", {"t": good()}), kind="evaluation")], Pictures())
     assert [c["name"] for c in several["columns"]] == ["run/base", "run/rl", "e/m"]
 
@@ -133,7 +116,7 @@ def test_kept_groups_say_what_was_answered_folded(tmp_path: Path) -> None:
     texts = [f"<think>a</think><answer>{word}</answer>" for word in ("blue", "red", "blue", "blue")]
     KeptWriter(run / "groups" / "rank-0", budget=1 << 30, last_step=1).add(record(2, texts=texts, rewards=(1.0, 0.0, 1.0, 0.5)), {})
     kept = questions_doc([opened(run)], Pictures())["kept"]
-    assert kept["said"][-1] == [("blue", 3, 0.8333), ("red", 1, 0.0)]
+    assert kept["said"][-1] == [["blue", 3, 0.8333], ["red", 1, 0.0]]
     assert (kept["rewards"][-1], kept["best"][-1], kept["global"][-1]) == ([1.0, 0.0, 1.0, 0.5], 1.0, 2)
 
 
@@ -210,7 +193,7 @@ def test_a_group_comes_with_pixels_marks_and_its_neighbours(tmp_path: Path) -> N
     assert box["marks"]["gold"]["shapes"][0]["points"] == ((25, 25), (50, 75))
     assert [len(answer["shapes"]) for answer in box["marks"]["answers"]] == [1, 0]
     assert box["marks"]["read"][1]["errors"] != []
-    assert (span["before"], span["after"], box["before"]) == (None, f"group/one/{second}", f"group/one/{address}")
+    assert (span["before"], span["after"], box["before"]) == (None, f"one/{second}", f"one/{address}")
 
 
 def test_an_answer_type_of_a_plugin_is_shown_undrawn(tmp_path: Path) -> None:
@@ -222,19 +205,19 @@ def test_an_answer_type_of_a_plugin_is_shown_undrawn(tmp_path: Path) -> None:
 
 
 def test_equal_frames_have_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert first_alike("aabac") == [0, 0, 2, 0, 4]
-    run = opened(make_evaluated(tmp_path / "run", {"rl": good()}))
-    frames = run.pixels["span-1"]
-    medium = Pictures().medium("run", "f-x", frames)
+    run, key = opened(make_evaluated(tmp_path / "run", {"rl": good()})), ROWS["span-1"][1].handle.key
+    path = run.medium(key)
+    assert path is not None
+    medium = Pictures().medium("run", key, path)
     assert medium is not None
     assert len(set(medium["frames"])) == 8, "the block moves"
-    assert frame_of(frames, 0)[:4] == b"\x89PNG"
-    inline = Pictures(inline=True).medium("run", "f-x", frames)
+    still = pixels(key_of(1), count=4)
+    still.frames[:] = still.frames[0]
+    assert Medium(BytesIO(encoded(still, 4))).alike() == [0, 0, 0, 0]
+    inline = Pictures(inline=True).medium("run", key, path)
     assert inline is not None
     assert inline["frames"][0].startswith("data:image/png;base64,")
     monkeypatch.setattr("vlmrl.extras.pages.documents.pictures.INLINE", 1000)
     full = Pictures(inline=True)
-    shown = [full.medium("run", "f-x", frames) is None for _ in range(3)]
+    shown = [full.medium("run", key, path) is None for _ in range(3)]
     assert shown == [False, True, True], "a page that is one file does not grow without end"
-    with pytest.raises(StorageError, match="frame 8 was not kept"):
-        frame_of(frames, 8)

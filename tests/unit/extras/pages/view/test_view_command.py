@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.viewed import make_run
 from vlmrl import cli
-from vlmrl.extras.pages.view import serve
+from vlmrl.extras.pages.view import command
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -35,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 def test_folders_are_served(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     one, two = make_run(tmp_path / "runs" / "one"), make_run(tmp_path / "runs" / "two")
     asked: list[Any] = []
-    monkeypatch.setattr(serve, "serve", lambda paths, port, say: (asked.append((list(paths), port)), say("http://here")))
+    monkeypatch.setattr(command, "serve", lambda paths, port, say: (asked.append((list(paths), port)), say("http://here")))
     assert run(str(one)) == (0, "http://here\nCtrl-C ends it.\n", "")
     assert run(str(one), str(two), "--port", "7")[0] == 0
     assert run()[0] == 0

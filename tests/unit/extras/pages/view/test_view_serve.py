@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("starlette", reason="vlmrl view needs starlette and uvicorn: pip install 'vlmrl[view]'")
 
 from tests.support.viewed import make_run
-from vlmrl.extras.pages.view.serve import serve
+from vlmrl.extras.pages.view.command import serve
 
 
 def test_an_address_that_is_told_can_be_opened(tmp_path: Path) -> None:

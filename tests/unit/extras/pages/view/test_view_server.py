@@ -38,7 +38,7 @@ def got(answer: Any) -> Any:
     return answer.json()
 
 
-PATHS = ["/", "/static/app.js", "/api/folder", "/api/run/one", "/api/questions/one", f"/media/one/{VIDEO}/0.jpeg"]
+PATHS = ["/", "/static/app.js", "/api/folder", "/api/run/one", "/api/questions/one", f"/media/one/{VIDEO}/0.jpg"]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -91,7 +91,7 @@ def test_names_of_this_machine_are_answered(run: Path, host: str) -> None:
         "/static/%2e%2e/app.py",
         "/static/..%2fapp.py",
         "/static/%2E%2E%5capp.py",
-        f"/media/one/..%2f..%2f{VIDEO}/0.jpeg",
+        f"/media/one/..%2f..%2f{VIDEO}/0.jpg",
         "/api/run/../folder",
         "//etc/passwd",
         "/static/%00",
@@ -124,7 +124,7 @@ def test_a_link_out_of_the_run_is_refused(run: Path, tmp_path: Path, what: str) 
     place, outside = run / LINKED[what], tmp_path / "outside"
     place.rename(outside)
     place.symlink_to(outside)
-    assert asks.get(f"/media/one/{VIDEO}/0.jpeg" if what == "a medium" else "/api/folder").status_code == 403
+    assert asks.get(f"/media/one/{VIDEO}/0.jpg" if what == "a medium" else "/api/folder").status_code == 403
 
 
 def test_a_link_that_comes_later_is_refused_as_well(run: Path, tmp_path: Path) -> None:
@@ -163,8 +163,9 @@ def test_the_token_of_the_address_becomes_a_cookie(run: Path) -> None:
 
 def test_two_runs_are_told_apart(run: Path, tmp_path: Path) -> None:
     asks = client(run, make_run(tmp_path / "runs" / "two", steps=2))
-    assert {one["id"]: one["groups"] for one in got(asks.get("/api/folder"))["runs"]} == {"one": 8, "two": 4}
-    assert got(asks.get("/api/questions/all"))["runs"] == ["one", "two"]
+    table = got(asks.get("/api/questions/all"))
+    assert table["runs"] == ["one", "two"]
+    assert [table["kept"]["run"].count(n) for n in (0, 1)] == [8, 4]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +173,8 @@ def test_two_runs_are_told_apart(run: Path, tmp_path: Path) -> None:
     [
         *("/api/run/three", "/api/evaluation/one", "/api/check/one", "/api/comparison/one", "/api/question/0", "/api/questions/x"),
         *("/api/group/one/0-0-7", "/api/group/one/nothing", "/api/group/one", "/api/folder/x", "/api/", "/api/nothing"),
-        *(f"/media/one/{PICTURE}/9.jpeg", f"/media/one/{'f' * 64}/0.jpeg", "/media/one/abc/0.jpeg", "/media/one/f-abc/0.png"),
-        *(f"/media/two/{PICTURE}/0.jpeg", f"/media/one/{PICTURE}/x.jpeg", "/static/nothing.js"),
+        *(f"/media/one/{PICTURE}/9.jpg", f"/media/one/{'f' * 64}/0.jpg", "/media/one/abc/0.jpg", "/media/one/f-abc/0.png"),
+        *(f"/media/two/{PICTURE}/0.jpg", f"/media/one/{PICTURE}/x.jpg", "/static/nothing.js"),
     ],
 )
 def test_what_is_not_there_is_said(run: Path, path: str) -> None:
@@ -202,4 +203,4 @@ def test_a_run_is_followed_while_it_trains(run: Path) -> None:
     curves = got(asks.get("/api/curves/one"))
     (reward,) = next(group for group in curves["groups"] if group["title"] == "Reward")["series"]
     assert (curves["xs"][reward["x"]]["step"], reward["y"]) == ([1, 2, 3, 4, 5], [0.25, 0.5, 0.75, 1.0, 2.0])
-    assert got(asks.get("/api/run/one"))["state"]["where"] == "RL, step 5 of 4"
+    assert got(asks.get("/api/run/one"))["about"] == "RL, step 5 of 4"

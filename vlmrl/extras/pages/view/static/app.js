@@ -1,9 +1,9 @@
 "use strict";
 // The view that the address names, in one frame; in a live folder it follows what is written.
 
-const VIEWS = { "": folderView, run: runView, curves: curvesView, questions: questionsView, question: questionView, groups: groupsView,
-  group: groupView,
-  evaluation: evaluationView, comparison: comparisonView, check: checkView };
+const VIEWS = { "": folderView, run: reportView, evaluation: reportView, comparison: reportView, check: checkView, curves: curvesView,
+  questions: questionsView, question: questionView, groups: groupsView, group: groupView };
+const FIELDS = ["INPUT", "SELECT", "TEXTAREA"];
 const main = document.getElementById("main");
 let shows = 0, stamp = null;
 
@@ -31,39 +31,41 @@ async function show(fresh = true) {
 // The line above every view: where it is, and what else there is of the same run.
 function frame(folder, view, rest, query) {
   const id = view === "question" ? query.of : rest[0], run = folder.runs.find((one) => one.id === id);
-  const other = [...folder.evaluations, ...folder.comparisons, ...folder.checks].find((one) => one.id === id), here = run ?? other;
-  const home = folder.start && folder.runs.length < 2 ? null : el("a", { href: "#/" }, folder.name);
+  const other = folder.others.find((one) => one.id === id), here = run ?? other, several = folder.runs.length > 1;
+  const home = folder.start && !several ? null : el("a", { href: "#/" }, folder.name);
   const crumbs = here ? [el("a", { href: link(here.address.split("/")) }, here.name), run ? state(run) : null] : [];
   document.getElementById("crumbs").replaceChildren(...[home, home && here ? "/" : null, ...crumbs].filter((one) => one !== null));
-  const of = (kind, text, to = id) => [kind, link([kind, to]), text], kind = other?.address.split("/")[0];
+  const of = (kind, text, where = id) => [kind, link([kind, where]), text];
   const items = run ? [of("run", "Overview"), of("curves", "Curves"), of("questions", "Questions"), of("groups", "Groups")]
-    : other ? [of(kind, kind === "check" ? "Rows" : "Overview"), ...(kind === "check" ? [] : [of("questions", "Questions")])]
-      : folder.several ? [["", "#/", "Runs"], of("curves", "Curves", "arms"),
-        ...(folder.questions ? [of("questions", "Questions", "all")] : [])] : [];
+    : other?.kind === "check" ? [of("check", "Rows")] : other ? [of(other.kind, "Overview"), of("questions", "Questions")]
+      : several ? [["", "#/", "Runs"], of("curves", "Curves", "arms"), of("questions", "Questions", "all")] : [];
   const now = { question: "questions", group: "groups" }[view] ?? view, current = items.find(([name]) => name === now);
   document.getElementById("nav").replaceChildren(...items.map(([name, href, text]) => el("a",
     { href, "aria-current": name === now ? "page" : null }, text)));
-  document.title = [here?.name ?? folder.name, current?.[2]].filter(Boolean).join(" - ");
+  document.title = visible([here?.name ?? folder.name, current?.[2]].filter(Boolean).join(" - "));
 }
 
 // Keys: arrows step through a list, / goes to the filter, escape leaves a field.
 addEventListener("keydown", (event) => {
-  const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName);
+  const typing = FIELDS.includes(event.target.tagName);
   if (event.key === "Escape" && typing) event.target.blur();
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const name = { j: "ArrowRight", k: "ArrowLeft" }[event.key] ?? event.key, to = document.querySelector(`[data-key="${CSS.escape(name)}"]`);
-  if (event.key === "/") { document.querySelector("input[type=search]")?.focus(); event.preventDefault();
-    } else if (to && !event.target.closest(".scroll, .sheet, .film")) { to.click(); event.preventDefault(); }
+  const name = { j: "ArrowRight", k: "ArrowLeft" }[event.key] ?? event.key;
+  const step = document.querySelector(`[data-key="${CSS.escape(name)}"]`);
+  const act = event.key === "/" ? () => document.querySelector("input[type=search]")?.focus()
+    : step && !event.target.closest(".scroll, .sheet, .film") ? () => step.click() : null;
+  if (act) { act(); event.preventDefault(); }
 });
 
 async function follow() {
   try {
-    const now = document.hidden ? null : await (await fetch("api/live", { credentials: "same-origin" })).json();
-    if (now && stamp !== null && now.stamp !== stamp && !["INPUT", "SELECT"].includes(document.activeElement?.tagName)) {
+    const waits = document.hidden || FIELDS.includes(document.activeElement?.tagName);
+    const now = waits ? null : await (await fetch("api/live", { credentials: "same-origin" })).json();
+    if (now && stamp !== null && now.stamp !== stamp) {
       V.kept.clear();
       await show(false);
     }
-    if (now && !["INPUT", "SELECT"].includes(document.activeElement?.tagName)) stamp = now.stamp;
+    stamp = now?.stamp ?? stamp;
   } catch { /* the next call says more */ }
   setTimeout(follow, 2000);
 }

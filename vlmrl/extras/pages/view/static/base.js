@@ -1,5 +1,6 @@
 "use strict";
-// Elements, numbers, the address and the documents. A text of a run is only ever a text node, so nothing in it becomes markup.
+// Elements, numbers, the address and the documents. A text of a run is only ever a text node, so nothing in it becomes markup, and here its
+// invisible characters are spelled out.
 
 const V = { kept: new Map(), waiting: new Map(), mode: document.documentElement.dataset.mode };
 
@@ -9,12 +10,14 @@ function svg(name, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 }
 
+const SHOWN = new Set(["title", "aria-label"]);
+
 function fill(node, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
     else if (key === "style") Object.entries(value).forEach(([name, one]) => node.style.setProperty(name, one));
-    else node.setAttribute(key, value === true ? "" : String(value));
+    else node.setAttribute(key, value === true ? "" : SHOWN.has(key) ? visible(String(value)) : String(value));
   }
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
@@ -23,10 +26,9 @@ function fill(node, attributes, children) {
   return node;
 }
 
-// Control characters and signs that turn text around are spelled out.
+// Control characters and signs that turn text around are spelled out; line breaks and tabs stay.
 function visible(text) {
-  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g,
-    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return text.replace(/(?![\n\t])[\p{Cc}\p{Cf}\p{Cs}\p{Co}]/gu, (c) => `\\u${c.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
 
 // At most four significant digits; a dash for what is not known.
@@ -39,9 +41,7 @@ function num(value) {
 
 function signed(value) { return value > 0 ? `+${num(value)}` : num(value); }
 
-function estimate(one) {
-  return one ? [el("b", {}, one.text ?? num(one.mean)), one.interval ? el("span", { class: "note" }, ` ${one.interval}`) : null] : "–";
-}
+function estimate(one) { return [el("b", {}, one.text), one.interval ? note(` ${one.interval}`) : null]; }
 
 function mean(values) {
   const known = values.filter((one) => typeof one === "number");
@@ -65,22 +65,20 @@ async function load(address) {
     if (!answer.ok) throw new Error(value.error ?? (answer.status === 403 ? "refused: open the address that vlmrl view printed"
       : `HTTP ${answer.status}`));
     vlmrlDocument(address, value);
-  } else if (V.mode === "site") {
+    return value;
+  }
+  const lacks = new Error("This was not saved in this copy: vlmrl view FOLDER shows it.");
+  if (V.mode === "site") {
     await new Promise((done, failed) => {
       V.waiting.set(address, done);
-      document.head.append(el("script",
-        { src: `data/${address}.js`, onerror: () => failed(new Error("This was not saved in this copy: vlmrl view FOLDER shows it.")) }));
+      document.head.append(el("script", { src: `data/${address}.js`, onerror: () => failed(lacks) }));
     });
   } else {
     const block = document.querySelector(`script[data-address="${CSS.escape(address)}"]`);
-    if (!block) throw new Error("This was not saved in this copy: vlmrl view FOLDER shows it.");
+    if (!block) throw lacks;
     vlmrlDocument(address, JSON.parse(block.textContent));
   }
   return V.kept.get(address);
-}
-
-async function maybe(name) {
-  try { return await load(name); } catch { return null; }
 }
 
 // ---- the address behind #: a path, and what is chosen on it
@@ -114,8 +112,30 @@ function tip(event, text) {
   node.style.top = `${below + box.height > innerHeight ? event.clientY - box.height - 10 : below}px`;
 }
 
-function press(text, on, act, more = {}) { return el("button", { type: "button", "aria-pressed": String(on), onclick: act, ...more }, text);
-  }
+function note(text) { return el("span", { class: "note" }, text); }
+
+function bar(...children) { return el("div", { class: "bar" }, children); }
+
+function button(text, act, more = {}) { return el("button", { type: "button", onclick: act, ...more }, text); }
+
+function press(text, on, act, more = {}) { return button(text, act, { "aria-pressed": String(on), ...more }); }
+
+// A link that looks like a button; without an address it is off. `key`: the key that follows it.
+function to(href, text, key = null) {
+  return href === null ? el("span", { class: "button off" }, text) : el("a", { class: "button", href, "data-key": key }, text);
+}
+
+// The entries before and after one in a list; the arrow keys go there.
+function stepper(list, here, at, words) {
+  const n = list.indexOf(here), href = (k) => (list[k] === undefined ? null : at(list[k]));
+  return n < 0 ? null : el("div", { class: "bar stepper" }, to(href(n - 1), "← Before", "ArrowLeft"),
+    words ?? note(`${n + 1} of ${list.length}`), to(href(n + 1), "Next →", "ArrowRight"));
+}
+
+function pager(page, pages) {
+  const turn = (n, text) => button(text, () => choose({ page: n || "" }), { disabled: n < 0 || n >= pages });
+  return pages > 1 ? bar(turn(page - 1, "Before"), `page ${page + 1} of ${pages}`, turn(page + 1, "Next")) : null;
+}
 
 function pick(label, options, value, act) {
   const entries = options.map(([key, text]) => el("option", { value: key, selected: key === value }, text));
@@ -132,14 +152,17 @@ function cell(one, tag = "td") {
 
 function grid(one) {
   const rows = one.rows.map((row) => el("tr", {}, row.map((item, n) => cell(item, n ? "td" : "th"))));
-  return el("section", {}, one.title ? el("h2", {}, one.title) : null, one.note ? aside(one.note) : null,
-    el("div", { class: "card scroll", tabindex: 0 },
-    el("table", {}, el("thead", {}, el("tr", {}, one.header.map((name) => cell(name, "th")))), el("tbody", {}, rows))));
+  return el("section", {}, one.title ? el("h2", {}, one.title) : null, one.note ? aside(one.note) : null, sheetOf(one.header, rows));
+}
+
+function sheetOf(header, rows, kind = null) {
+  return el("div", { class: "card scroll", tabindex: 0 }, el("table", { class: kind },
+    el("thead", {}, el("tr", {}, header.map((name) => cell(name, "th")))), el("tbody", {}, rows)));
 }
 
 function said(sentences) {
-  return sentences?.length ? el("div", { class: "card lead" }, sentences.map((text, n) => el("p", { class: n ? "note" : "" }, text)))
-    : null;
+  const told = sentences.map((text, n) => el("p", { class: n ? "note" : null }, text));
+  return told.length ? el("div", { class: "card lead" }, told) : null;
 }
 
 function swatch(colour) { return el("i", { class: `key c${colour}` }); }
@@ -147,11 +170,11 @@ function swatch(colour) { return el("i", { class: `key c${colour}` }); }
 function aside(...children) { return el("p", { class: "note" }, ...children); }
 
 function facts(pairs) {
-  const known = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const known = pairs.filter(([, value]) => (value ?? "") !== "");
   return el("dl", {}, known.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
 
-function problems(texts) { return [...new Set(texts ?? [])].map((text) => el("p", { class: "problem" }, text)); }
+function problems(texts) { return [...new Set(texts)].filter(Boolean).map((text) => el("p", { class: "problem" }, text)); }
 
 // Equal answers together, the most frequent first: [[answer, how many, mean reward, places]].
 function folded(answers, key = (one) => one.answer ?? one.text) {
@@ -160,10 +183,15 @@ function folded(answers, key = (one) => one.answer ?? one.text) {
     const at = String(key(one) ?? "");
     found.set(at, [...(found.get(at) ?? []), n]);
   });
-  return [...found].map(([text, places]) => [text, places.length, mean(places.map((n) => answers[n].reward)), places]).sort((a,
-    b) => b[1] - a[1]);
+  const folds = [...found].map(([text, places]) => [text, places.length, mean(places.map((n) => answers[n].reward)), places]);
+  return folds.sort((a, b) => b[1] - a[1]);
 }
 
 function shade(value, low = 0, high = 1) {
   return typeof value !== "number" ? null : Math.max(0, Math.min(1, (value - low) / (high - low || 1)));
 }
+
+function drawable(marks) { return Boolean(marks?.shapes?.length || marks?.spans?.length); }
+
+// The first entry with the least distance.
+function closest(list, distance) { return list.reduce((best, one) => (distance(one) < distance(best) ? one : best), list[0]); }

@@ -30,22 +30,22 @@ function smooth(values, weight, x, starts) {
   });
 }
 
-// One chart. `lines`: {name, colour, x, y, raw, band}. `span`: the x that all charts share. `onpick` is given the nearest step of a line.
+// One chart. `lines`: {name, colour, x, y, raw, low, high}. `span`: the x that all charts share. `onpick` is given the nearest step of a
+// line.
 function chart({ title, note, lines, span, axis = "step", stages = [], onpick }) {
-  const drawn = lines.filter((line) => line.x.length), at = scales(drawn, span);
+  const at = scales(lines, span);
   const cursor = svg("line", { class: "cursor", y1: PLOT.top, y2: PLOT.height - PLOT.bottom, visibility: "hidden" });
   const near = (event) => {
     const x = at.back(event, picture);
-    return drawn.map((line) => [line, line.x.reduce((best, one, n) => (Math.abs(one - x) < Math.abs(line.x[best] - x) ? n : best), 0)]);
+    return lines.map((line) => [line, closest([...line.x.keys()], (n) => Math.abs(line.x[n] - x))]);
   };
   const point = (event) => {
     const found = near(event);
-    if (!found.length) return;
     const x = at.x(found[0][0].x[found[0][1]]);
     Object.entries({ x1: x, x2: x, visibility: "visible" }).forEach(([key, value]) => cursor.setAttribute(key, value));
     const words = found.map(([line, n]) => {
-      const spread = line.band ? ` (${num(line.band[n][0])} to ${num(line.band[n][1])})` : "";
-      return `${axis} ${num(line.x[n])}${drawn.length > 1 ? `, ${line.name}` : ""}: ${num(line.y[n])}${spread}`;
+      const spread = line.low ? ` (${num(line.low[n])} to ${num(line.high[n])})` : "";
+      return `${axis} ${num(line.x[n])}${lines.length > 1 ? `, ${line.name}` : ""}: ${num(line.y[n])}${spread}`;
     });
     tip(event, [...words, onpick ? "click: the groups of this step" : ""].filter(Boolean).join("\n"));
   };
@@ -53,22 +53,21 @@ function chart({ title, note, lines, span, axis = "step", stages = [], onpick })
   const take = (event) => {
     const [found] = near(event);
     leave();
-    if (found && onpick) onpick(found[0].x[found[1]], found[0]);
+    onpick?.(found[0].x[found[1]], found[0]);
   };
   const picture = svg("svg", { viewBox: `0 0 ${PLOT.width} ${PLOT.height}`, role: "img", "aria-label": title,
     class: onpick ? "picks" : null,
-    onmousemove: point, onmouseleave: leave, onclick: take }, axes(at, axis, stages), drawn.map((line) => strokes(line, at)), cursor);
+    onmousemove: point, onmouseleave: leave, onclick: take }, axes(at, axis, stages), lines.map((line) => strokes(line, at)), cursor);
   const last = (line) => el("b", { class: `c${line.colour}` }, num((line.raw ?? line.y).findLast((one) => typeof one === "number")));
-  return el("figure", { class: "card chart" }, el("figcaption", {}, title, drawn.length === 1 ? last(drawn[0]) : null),
-    note ? el("p", { class: "note" }, note) : null, drawn.length ? picture : el("p", { class: "note" }, "No values in this range."),
-    drawn.length > 1 ? el("div", { class: "keys" }, drawn.map((line) => el("span", {}, swatch(line.colour), line.name, " ", last(line))))
-      : null);
+  const keys = lines.map((line) => el("span", {}, swatch(line.colour), line.name, " ", last(line))), alone = lines.length === 1;
+  return el("figure", { class: "card chart" }, el("figcaption", {}, title, alone ? last(lines[0]) : null), note ? aside(note) : null,
+    picture, alone ? null : el("div", { class: "keys" }, keys));
 }
 
 // From values to places of a plot, and from the pointer back to x.
 function scales(lines, [from, to]) {
   const { width, height, left, right, top, bottom } = PLOT, [x0, x1] = from === to ? [from - 1, to + 1] : [from, to];
-  const [y0, y1] = range(lines.flatMap((line) => [...line.y, ...(line.raw ?? []), ...(line.band ?? []).flat()]));
+  const [y0, y1] = range(lines.flatMap((line) => [...line.y, ...(line.raw ?? []), ...(line.low ?? []), ...(line.high ?? [])]));
   return { x0, x1, y0, y1, x: (x) => left + ((x - x0) / (x1 - x0)) * (width - left - right),
     y: (y) => height - bottom - ((y - y0) / (y1 - y0)) * (height - top - bottom),
     back: (event, picture) => {
@@ -79,10 +78,10 @@ function scales(lines, [from, to]) {
 
 function axes(at, axis, stages) {
   const { width, height, left, right, top, bottom } = PLOT;
-  const zones = stages.length < 2 ? [] : stages.map(([name, from, to], n) => {
-    const a = Math.max(at.x(from), left), b = Math.min(at.x(to ?? at.x1), width - right);
+  const zones = stages.length < 2 ? [] : stages.map((stage, n) => {
+    const a = Math.max(at.x(stage.from), left), b = Math.min(at.x(stage.to), width - right);
     return b <= a ? [] : [svg("rect", { class: n % 2 ? "zone odd" : "zone", x: a, y: top, width: b - a, height: height - top - bottom }),
-      b - a > 28 ? svg("text", { class: "zone", x: a + 3, y: 12 }, name) : null];
+      b - a > 28 ? svg("text", { class: "zone", x: a + 3, y: 12 }, stage.words) : null];
   });
   const across = ticks(at.y0, at.y1).map((y) => [svg("line", { class: "grid", x1: left, x2: width - right, y1: at.y(y), y2: at.y(y) }),
     svg("text", { x: left - 6, y: at.y(y) + 3.5, "text-anchor": "end" }, num(y))]);
@@ -94,8 +93,8 @@ function axes(at, axis, stages) {
 function strokes(line, at) {
   const colour = `c${line.colour}`, points = line.x.length <= 12
     ? line.x.map((x, n) => [x, line.y[n]]).filter(([, y]) => typeof y === "number") : [];
-  const edge = (side) => line.band.map((one) => one[side]), backward = line.band ? path([...line.x].reverse(), edge(0).reverse(), at) : "";
-  return [line.band ? svg("path", { class: `band ${colour}`, d: `${path(line.x, edge(1), at)}${backward.replace("M", "L")}Z` }) : null,
+  const back = line.low ? path([...line.x].reverse(), [...line.low].reverse(), at).replace("M", "L") : "";
+  return [line.low ? svg("path", { class: `band ${colour}`, d: `${path(line.x, line.high, at)}${back}Z` }) : null,
     line.raw ? svg("path", { class: `line raw ${colour}`, d: path(line.x, line.raw, at) }) : null,
     svg("path", { class: `line ${colour}`, d: path(line.x, line.y, at) }),
     points.map(([x, y]) => svg("circle", { class: `dot ${colour}`, cx: at.x(x), cy: at.y(y), r: 2.6 }))];

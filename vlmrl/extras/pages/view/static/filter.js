@@ -32,16 +32,12 @@ function parseFilter(text, known) {
   const wrong = (wanted) => { throw new FilterError(`${wanted} is wanted here, not ${at().kind === "end" ? "the end" : `"${at().text}"`}`,
     at().at); };
 
-  function either() {
-    const parts = [both()];
-    while (take("or")) parts.push(both());
-    return parts.length > 1 ? { kind: "or", parts } : parts[0];
+  function joined(kind, part) {
+    const parts = [part()];
+    while (take(kind)) parts.push(part());
+    return parts.length > 1 ? { kind, parts } : parts[0];
   }
-  function both() {
-    const parts = [negated()];
-    while (take("and")) parts.push(negated());
-    return parts.length > 1 ? { kind: "and", parts } : parts[0];
-  }
+  function either() { return joined("or", () => joined("and", negated)); }
   function negated() { return take("not") ? { kind: "not", part: negated() } : compared(); }
   function compared() {
     if (take("(")) {

@@ -13,8 +13,8 @@ const PAGE = 24, MOST_ROWS = 300;
 
 // The kept groups of one run: numbers into the columns of `kept`, the steps that have some, and what a filter may ask of them.
 async function keptOf(id) {
-  const table = await questionTable(id), { kept, questions, runs } = table.doc,
-    all = kept.q.map((_, n) => n).filter((n) => runs[kept.run[n]] === id);
+  const table = await questionTable(id), { kept, questions, runs } = table.doc;
+  const all = [...kept.q.keys()].filter((n) => runs[kept.run[n]] === id);
   const get = (n, name) => {
     if (KEPT.includes(name)) return kept[name][n];
     return name === "said" ? kept.said[n].map(([text]) => text).join(" ") : table.get(kept.q[n], name);
@@ -32,11 +32,10 @@ async function groupsView(query, id) {
   }
   const tabs = [["map", "prompts × steps"], ["rewards", "rewards by step"], ["list", "list"]].map(([name, text]) =>
     press(text, view === name, () => choose({ view: name, filter: "", page: "" })));
-  return [el("h1", {}, "Groups of training"), el("div", { class: "bar" }, tabs),
-    { map: mapView, rewards: rewardsView, list: listView }[view]?.(found, query)];
+  return [el("h1", {}, "Groups of training"), bar(tabs), { map: mapView, rewards: rewardsView, list: listView }[view]?.(found, query)];
 }
 
-function groupLink(address, query = {}) { return link(["group", ...address.replace("group/", "").split("/")], query); }
+function groupLink(address, query = {}) { return link(["group", ...address.split("/")], query); }
 
 function mapView(found, query) {
   const { all, kept, table } = found, times = new Map(), only = query.filter ?? "";
@@ -47,11 +46,10 @@ function mapView(found, query) {
   const asked = [...times.keys()].sort((a, b) => rank(a) - rank(b) || times.get(b) - times.get(a) || a - b);
   const chips = Object.entries(is).map(([name, [words, test]]) => [name, words, asked.filter(test).length]);
   const rows = asked.filter((is[only] ?? is[""])[1]), drawn = rows.slice(0, Number(query.most ?? MOST_ROWS));
-  const more = el("button", { type: "button", onclick: () => choose({ most: rows.length }) }, `Show all ${rows.length} questions`);
+  const more = button(`Show all ${rows.length} questions`, () => choose({ most: rows.length }));
   const known = all.map((n) => kept.reward[n]).filter((one) => one !== null);
   const ends = [Math.min(0, ...known), Math.max(table.doc.solved, ...known)];
-  return [el("div", { class: "bar" }, chips.map(([name, words, n]) =>
-    press(`${words} (${n})`, only === name, () => choose({ filter: name }), { disabled: !n }))),
+  return [bar(chips.map(([name, words, n]) => press(`${words} (${n})`, only === name, () => choose({ filter: name }), { disabled: !n }))),
   aside("A row is a question, a column a step with kept groups, a cell the mean reward of its group. ",
     "Rows: never solved first, then lost again, learnt, others.",
     el("span", { class: "keyline" }, num(ends[0]), el("span", { class: "ramp map" }), num(ends[1]))),
@@ -59,9 +57,9 @@ function mapView(found, query) {
     : empty("No question is in this state."), rows.length > drawn.length ? more : null];
 }
 
-function rewardField({ id, all, kept, questions, steps }, rows, [low, high], stateOf) {
+function rewardField({ id, all, kept, questions, steps, table }, rows, [low, high], stateOf) {
   const at = new Map(all.map((n) => [`${kept.q[n]} ${kept.global[n]}`, n])), group = (q, step) => at.get(`${q} ${step}`);
-  const text = (q) => questions.text[q] || questions.sample[q], tail = (q) => [stateOf(q), text(q)].filter(Boolean).join(": ").slice(0, 90);
+  const text = table.label, tail = (q) => [stateOf(q), text(q)].filter(Boolean).join(": ").slice(0, 90);
   const say = (q, step) => {
     const n = group(q, step), folds = (kept.said[n] ?? []).map(([said, many]) => `${many} × ${said || "no answer"}`).join(", ");
     return `${text(q)}\nstep ${step}: ${n === undefined ? "not kept" : `reward ${num(kept.reward[n])}; ${folds}`}`;
@@ -75,14 +73,14 @@ function rewardField({ id, all, kept, questions, steps }, rows, [low, high], sta
 }
 
 function rewardsView({ id, all, kept, steps }) {
-  const given = all.flatMap((n) => kept.rewards[n].map((one) => [kept.global[n], one])),
-    values = [...new Set(given.map(([, one]) => one))].filter((one) => one !== null).sort((a, b) => b - a);
+  const given = all.flatMap((n) => kept.rewards[n].map((one) => [kept.global[n], one]));
+  const values = [...new Set(given.map(([, one]) => one))].filter((one) => one !== null).sort((a, b) => b - a);
   if (!values.length) return empty("No answer of a kept group was judged.");
   const [high, low] = [values[0], values.at(-1)], few = values.length <= 12, worth = (n) => low + ((high - low) * n) / 10;
-  const bin = (one) => (few ? one : worth(Math.round(10 * shade(one, low, high)))), bins = few ? values : Array.from({ length: 11 },
-    (_, n) => worth(10 - n));
-  const counts = new Map(), add = (name) => counts.set(name, (counts.get(name) ?? 0) + 1),
-    of = (step, what) => counts.get(`${step} ${what}`) ?? 0;
+  const bin = (one) => (few ? one : worth(Math.round(10 * shade(one, low, high))));
+  const bins = few ? values : Array.from({ length: 11 }, (_, n) => worth(10 - n));
+  const counts = new Map(), add = (name) => counts.set(name, (counts.get(name) ?? 0) + 1);
+  const of = (step, what) => counts.get(`${step} ${what}`) ?? 0;
   for (const [step, one] of given) {
     add(`${step} ${one === null ? "none" : bin(one)}`);
     if (one !== null) add(`${step} all`);
@@ -94,108 +92,92 @@ function rewardsView({ id, all, kept, steps }) {
     "Half of a step's kept groups are its most surprising ones."),
     el("div", { class: "card" }, field({ rows: bins, columns: steps, label: "Share of answers by reward and step", high: 22, name: num, say,
       value: (one, step) => (of(step, one) ? Math.sqrt(of(step, one) / of(step, "all")) : null),
-        open: (one, step) => { location.hash = link(["groups", id], { step }); } }))];
+      open: (one, step) => { location.hash = link(["groups", id], { step }); } }))];
 }
 
 // The groups that a list shows by the address, in their order; of a step without kept groups, those of the nearest.
-function listed({ all, kept, known, steps, get }, query) {
-  const wanted = Number(query.step),
-    step = query.step ? steps.reduce((best, one) => (Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best), steps[0]) : null;
-  const filter = readFilter(query.filter ?? "", known), sort = query.sort in SORTS ? query.sort : "-surprise",
-    column = kept[sort.replace("-", "")], way = sort.startsWith("-") ? -1 : 1;
-  const those = all.filter((n) => step === null || kept.global[n] === step),
-    mine = those.filter((n) => !filter.test || filter.test((name) => get(n, name)));
-  return { step, sort, filter, total: those.length, mine: mine.sort((a, b) => way * ((column[a] ?? -Infinity) - (column[b] ?? -Infinity))
-    || a - b) };
+function listed(found, query) {
+  const { all, kept, steps } = found, step = query.step ? closest(steps, (one) => Math.abs(one - Number(query.step))) : null;
+  const sort = query.sort in SORTS ? query.sort : "-surprise", those = all.filter((n) => step === null || kept.global[n] === step);
+  return { step, sort, total: those.length, ...selected(found, { ...query, sort }, those) };
 }
 
 function listView(found, query) {
-  const { id, steps, known, all } = found, { step, sort, filter, mine, total } = listed(found, query), page = Number(query.page ?? 0),
-    at = steps.indexOf(step);
+  const { id, steps, known, all } = found, { step, sort, filter, list, total } = listed(found, query), page = Number(query.page ?? 0);
   const ready = READY.filter(([, text]) => all.some((n) => readFilter(text, known).test((name) => found.get(n, name))));
-  const move = (n, text, name) => (steps[n] === undefined ? el("span", { class: "button off" }, text)
-    : el("a", { class: "button", href: link(["groups", id], { ...query, step: steps[n], page: "" }), "data-key": name }, text));
-  const near = step === Number(query.step) ? null : el("span", { class: "note" }, `nearest to ${query.step} with kept groups`);
-  return [step === null ? null : el("div", { class: "bar stepper" }, move(at - 1, "← Step before", "ArrowLeft"),
-    el("b", {}, `step ${step}`), near,
-    move(at + 1, "Step after →", "ArrowRight"), el("a", { href: link(["groups", id], { view: "list" }) }, "all steps")),
-  filterBar(query, known, ready, filter.error, filter.at, total, mine.length),
-  el("div", { class: "bar" }, pick("order", Object.entries(SORTS), sort, (value) => choose({ sort: value, page: "" }))),
-  mine.length ? el("div", { class: "groups" }, mine.slice(page * PAGE, page * PAGE + PAGE).map((n) => groupCard(n, found, query)))
+  const words = [el("b", {}, `step ${step}`), step === Number(query.step) ? null : note(`nearest to ${query.step} with kept groups`)];
+  return [step === null ? null : [stepper(steps, step, (one) => link(["groups", id], { ...query, step: one, page: "" }), words),
+    el("p", {}, el("a", { href: link(["groups", id], { view: "list" }) }, "all steps"))],
+  filterBar(query, known, ready, filter, total, list.length),
+  bar(pick("order", Object.entries(SORTS), sort, (value) => choose({ sort: value, page: "" }))),
+  list.length ? el("div", { class: "groups" }, list.slice(page * PAGE, page * PAGE + PAGE).map((n) => groupCard(n, found, query)))
     : empty("No group fits.", "Take the filter or the step away."),
-  pager(page, Math.ceil(mine.length / PAGE))];
+  pager(page, Math.ceil(list.length / PAGE))];
 }
 
-function groupCard(n, { id, kept, questions }, query) {
-  const q = kept.q[n], src = questions.src[q],
-    href = groupLink(kept.address[n], { of: id, step: query.step, filter: query.filter, sort: query.sort });
-  const tags = [kept.cut[n] ? `${kept.cut[n]} cut off` : "", kept.used[n] < kept.answers[n]
-    ? `${kept.used[n]} of ${kept.answers[n]} trained` : "", kept.help[n] ? "with help" : ""];
+function groupCard(n, { id, kept, questions, table }, query) {
+  const q = kept.q[n], src = questions.src[q], href = groupLink(kept.address[n], { ...query, of: id, page: "" });
+  const tags = [kept.cut[n] ? `${kept.cut[n]} cut off` : "", kept.help[n] ? "with help" : "",
+    kept.used[n] < kept.answers[n] ? `${kept.used[n]} of ${kept.answers[n]} trained` : ""];
   return el("a", { class: "card group", href }, src ? el("img", { class: "thumb", loading: "lazy", alt: "", src })
     : el("span", { class: "thumb" }),
-    el("div", {}, el("div", { class: "q" }, questions.text[q] || questions.sample[q]),
+    el("div", {}, el("div", { class: "q" }, table.label(q)),
       el("div", {}, kept.said[n].map(([text, times, reward]) => chip(text, times, reward))),
       aside(`step ${kept.global[n]}, reward ${num(kept.reward[n])}, expected ${num(kept.expected[n])}, surprise ${num(kept.surprise[n])}`),
-      tags.filter(Boolean).map((text) => el("span", { class: "tag warn" }, text))));
+      warnings(tags)));
 }
+
+function warnings(texts) { return texts.filter(Boolean).map((text) => el("span", { class: "tag warn" }, text)); }
 
 async function groupView(query, run, at) {
   const address = `${run}/${at}`, one = await load(`group/${address}`), { record, marks } = one, colour = query.colour ?? "logp";
-  const found = query.of ? await keptOf(run).catch(() => null) : null, strip = (text) => text?.replace("group/", "");
-  const list = found ? listed(found, query).mine.map((n) => found.kept.address[n]) : [strip(one.before), address,
-    strip(one.after)].filter(Boolean);
+  const found = query.of ? await keptOf(run).catch(() => null) : null;
+  const list = found ? listed(found, query).list.map((n) => found.kept.address[n]) : [one.before, address, one.after].filter(Boolean);
   const answers = record.answers.map((item, n) => ({ ...item, n, answer: marks.read[n].answer, read: marks.read[n],
     marks: marks.answers[n] }));
-  const folds = folded(answers, (item) => item.text).sort((a, b) => (b[2] ?? -Infinity) - (a[2] ?? -Infinity)),
-    chosen = Number(query.draw ?? folds[0]?.[3][0] ?? 0);
-  const layers = [{ id: "gold", name: "gold", kind: "gold", marks: marks.gold }, { id: "chosen", name: `answer ${chosen + 1}`,
-    kind: "chosen", marks: marks.answers[chosen] }];
-  const players = one.media.map((medium) => player(medium, layers)), bar = layerBar(layers, players),
-    there = Object.entries(COLOURS).filter(([name]) => ["none", "advantage"].includes(name) || answers.some((item) => item[name]));
+  const folds = folded(answers, (item) => item.text).sort((a, b) => (b[2] ?? -Infinity) - (a[2] ?? -Infinity));
+  const chosen = Number(query.draw ?? folds[0]?.[3][0] ?? 0);
+  const layers = [{ id: "gold", name: "gold", kind: "gold", marks: marks.gold },
+    { id: "chosen", name: `answer ${chosen + 1}`, kind: "chosen", marks: marks.answers[chosen] }];
+  const players = one.media.map((medium) => player(medium, layers));
+  const there = Object.entries(COLOURS).filter(([name]) => ["none", "advantage"].includes(name) || answers.some((item) => item[name]));
   const known = [["gold", el("b", { class: "goldtext" }, record.gold)],
     ["answers", folded(answers).map(([text, times, reward]) => chip(text, times, reward))],
     ["step", `${one.words} (step ${record.global_step} of the run)`], ["task", `${record.task}, ${record.answer_type}`],
-      ["expected", record.expected === null ? "never asked before" : num(record.expected)],
-    ["surprise", num(record.surprise)], ...Object.entries(record.reasons).map(([reason, n]) => [reason, count(n, "answer")])];
+    ["expected", record.expected === null ? "never asked before" : num(record.expected)], ["surprise", num(record.surprise)],
+    ...Object.entries(record.reasons).map(([reason, n]) => [reason, count(n, "answer")])];
   const ends = ENDS[colour] ? el("span", { class: "keyline" }, ENDS[colour][0],
     el("span", { class: `ramp ${colour === "advantage" ? "sign" : "hot"}` }), ENDS[colour][1]) : null;
-  return [stepper(list, address, (to) => groupLink(to, { ...query, draw: "" })), el("h1", { class: "question" }, record.question), bar,
-    el("div", { class: "asked" }, el("div", {}, players.length ? players : empty("This question has no media.")),
-      el("div", {}, facts(known),
-      problems([...(marks.gold.problems ?? []), ...Object.values(record.lost_media ?? {})]),
-      one.question ? aside(el("a", { href: link(["question", one.question], { of: run }) }, "This question over stages, steps and runs"))
-        : null)),
-    el("div", { class: "bar" }, el("span", { class: "note" }, "Tokens by"),
-      there.map(([name, text]) => press(text, name === colour, () => choose({ colour: name }, true))), ends),
+  return [stepper(list, address, (next) => groupLink(next, { ...query, draw: "" })), el("h1", { class: "question" }, record.question),
+    layerBar(layers, players), el("div", { class: "asked" }, el("div", {}, players.length ? players : empty("This question has no media.")),
+      el("div", {}, facts(known), problems([...marks.gold.problems, ...Object.values(record.lost_media ?? {})]),
+        aside(el("a", { href: link(["question", one.question], { of: run }) }, "This question over stages, steps and runs")))),
+    bar(note("Tokens by"), there.map(([name, text]) => press(text, name === colour, () => choose({ colour: name }, true))), ends),
     folds.map(([, times, , places]) => answerCard(answers[places[0]], times, places, one, colour, chosen))];
 }
 
-function answerCard(one, times, places, group, colour, chosen) {
-  const { record } = group, shown = one.media?.filter((mine) => !record.media.some((other) => other.key === mine.key)).at(-1),
-    medium = shown && group.turns[shown.key];
-  const parts = record.columns.map((name,
-    k) => `${name} ${num(one.rewards[k])}${record.weights[k] === 1 ? "" : ` × ${num(record.weights[k])}`}`);
+function answerCard(one, times, places, { record, turns }, colour, chosen) {
+  const own = one.media?.filter((mine) => !record.media.some((other) => other.key === mine.key)).at(-1), medium = own && turns[own.key];
+  const parts = record.columns.map((name, k) => [name, num(one.rewards[k]), record.weights[k] === 1 ? "" : `× ${num(record.weights[k])}`]);
   const tags = [one.provenance === "policy" ? "" : one.provenance, one.finish === "length" ? "cut off" : "", one.used ? "" : "not trained",
     one.turn ? `attempt ${one.turn.attempt + 1}, turn ${one.turn.turn + 1}, world gave ${num(one.turn.reward)}` : "",
     one.read.format_ok ? "" : `format: ${one.read.errors.join(", ") || "not as asked"}`];
-  const small = (text) => el("span", { class: "note" }, text), drawn = one.marks?.shapes?.length || one.marks?.spans?.length;
   const which = times > 1 ? `answers ${places.map((n) => n + 1).join(", ")}` : `answer ${one.n + 1}`;
   return el("article", { class: `card tokens ${one.advantage > 0 ? "up" : one.advantage < 0 ? "down" : ""}` }, el("header", {},
     el("b", {}, times > 1 ? `${times} × ` : "", one.answer || "no answer"), el("span", {}, "reward ", el("b", {}, num(one.reward))),
-    parts.length > 1 || record.weights[0] !== 1 ? parts.map(small) : null, el("span", {}, "advantage ", el("b", {}, signed(one.advantage))),
-    small(`${count(one.tokens.length, "token")}, ${which}`), drawn ? press("draw", places.includes(chosen),
-      () => choose({ draw: one.n }, true)) : null,
-    tags.filter(Boolean).map((text) => el("span", { class: "tag warn" }, text))),
+    parts.length > 1 || record.weights[0] !== 1 ? parts.map((words) => note(words.join(" ").trim())) : null,
+    el("span", {}, "advantage ", el("b", {}, signed(one.advantage))), note(`${count(one.tokens.length, "token")}, ${which}`),
+    drawable(one.marks) ? press("draw", places.includes(chosen), () => choose({ draw: one.n }, true)) : null, warnings(tags)),
   one.question && one.question !== record.question ? aside(one.question) : null,
-    one.guidance ? aside(`Asked with a hint of tier ${one.guidance.tier}: ${one.guidance.question}`) : null,
+  one.guidance ? aside(`Asked with a hint of tier ${one.guidance.tier}: ${one.guidance.question}`) : null,
   medium ? player(medium, []) : null, tokensOf(one, colour));
 }
 
 // Colours by fixed scales, so that two steps can be compared: 5 nats of log-prob, 3 nats of entropy; advantages by the largest here.
 function tokensOf(one, colour) {
   const values = colour === "advantage" ? one.advantages ?? one.tokens.map(() => one.advantage) : one[colour] ?? [];
-  const largest = Math.max(...values.map((value) => Math.abs(value ?? 0)), 1e-9), by = { advantage: largest, entropy: 3 }[colour] ?? -5,
-    most = colour === "advantage" ? 0.35 : 0.7;
+  const largest = Math.max(...values.map((value) => Math.abs(value ?? 0)), 1e-9), by = { advantage: largest, entropy: 3 }[colour] ?? -5;
+  const most = colour === "advantage" ? 0.35 : 0.7;
   const ground = (value) => {
     if (typeof value !== "number" || colour === "none") return {};
     const share = value / by, ink = colour !== "advantage" ? "--hot" : share > 0 ? "--pos" : "--neg";

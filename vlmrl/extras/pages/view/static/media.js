@@ -3,28 +3,26 @@
 
 // `layers`: [{name, kind: "gold" or "c<n>", marks, on}]. The node has `draw(layers)`, which a view calls when layers are switched.
 function player(medium, layers) {
-  if (!medium?.frames?.length) return el("p", { class: "problem" },
-    "The pixels of this medium were not kept: see keep.frames and eval.keep in the recipe.");
+  if (!medium?.frames.length) return problems(["These pixels were not kept: an evaluation keeps those of its first questions."])[0];
   const runs = equalFrames(medium.frames), video = Boolean(medium.times) && runs.length > 1, [high, wide] = medium.size;
-  const image = el("img", { src: medium.frames[0], alt: video ? "Frame of the video as the model saw it" : "Picture as the model saw it",
-    width: wide, height: high });
+  const image = el("img", { src: medium.frames[0], alt: "As the model saw it", width: wide, height: high });
   const over = svg("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none" });
   const screen = el("div", { class: wide < 300 ? "screen small" : "screen" }, image, over), state = { at: 0, layers, timer: null };
   const end = medium.times ? Math.max(medium.duration ?? 0, medium.times.at(-1) ?? 0, 1e-9) : 1;
   const when = el("span"), lanes = el("div", { class: "lanes" }), cursors = [];
   const slider = el("input", { type: "range", min: 0, max: medium.frames.length - 1, value: 0, "aria-label": "Frame",
     oninput: (event) => show(Number(event.target.value)) });
-  const play = el("button", { type: "button", onclick: () => (state.timer === null ? start() : stop()) }, "Play");
+  const play = button("Play", () => (state.timer === null ? start() : stop()));
   const film = el("div", { class: "film" },
-    runs.map(([from, to]) => el("button", { type: "button", "data-from": from, "data-to": to, "aria-label": from === to
-    ? `Frame ${from + 1}` : `Frames ${from + 1} to ${to + 1}, all alike`, onclick: () => show(from) },
-    el("img", { src: medium.frames[from], loading: "lazy", alt: "" }), to > from ? el("span", {}, `× ${to - from + 1}`) : null)));
+    runs.map(([from, last]) => button([el("img", { src: medium.frames[from], loading: "lazy", alt: "" }),
+      last > from ? el("span", {}, `× ${last - from + 1}`) : null], () => show(from),
+    { "data-from": from, "data-to": last, "aria-label": `Frames ${from + 1} to ${last + 1}` })));
 
   function show(n) {
     state.at = n;
     image.src = medium.frames[n];
     slider.value = String(n);
-    const frame = `frame ${(medium.indices?.[n] ?? n) + 1}${medium.total ? ` of ${medium.total}` : ""}`;
+    const frame = `frame ${medium.indices[n] + 1} of ${medium.total}`;
     when.textContent = medium.times ? `${medium.times[n].toFixed(2)} s, ${frame}` : frame;
     for (const one of cursors) one.style.left = `${(100 * (medium.times?.[n] ?? 0)) / end}%`;
     for (const one of film.children) one.setAttribute("aria-pressed", String(n >= Number(one.dataset.from) && n <= Number(one.dataset.to)));
@@ -53,13 +51,13 @@ function player(medium, layers) {
     cursors.length = 0;
     const timed = now.filter((one) => one.on && one.marks?.spans?.length);
     lanes.replaceChildren(...(medium.times ? timed : []).flatMap((one) => {
-      const line = el("b"), bars = one.marks.spans.map((span) => el("i", { title: `${num(span.start)} to ${num(span.end)} s`, style: {
-        left: `${(100 * Math.min(span.start, end)) / end}%`,
-          width: `${(100 * Math.max(0, Math.min(span.end, end) - Math.min(span.start, end))) / end}%`,
-          opacity: String(0.35 + 0.65 * (span.weight ?? 1)) } }));
+      const line = el("b"), share = (time) => (100 * Math.min(time, end)) / end;
+      const words = (span) => `${num(span.start)} to ${num(span.end)} s`;
+      const bars = one.marks.spans.map((span) => el("i", { title: words(span), style: { left: `${share(span.start)}%`,
+        width: `${Math.max(0, share(span.end) - share(span.start))}%`, opacity: String(0.35 + 0.65 * span.weight) } }));
       cursors.push(line);
       return [el("span", {}, one.name), el("div", { class: `lane ${one.kind}` }, bars, line),
-        el("span", {}, one.marks.spans.slice(0, 3).map((span) => `${num(span.start)} to ${num(span.end)} s`).join(", "))];
+        el("span", {}, one.marks.spans.slice(0, 3).map(words).join(", "))];
     }));
     show(state.at);
   }
@@ -72,8 +70,8 @@ function player(medium, layers) {
 
 // The first frame on which gold is: on a video it is what one wants to see.
 function firstShown(medium, layers) {
-  const marks = layers.find((one) => one.id === "gold")?.marks,
-    frames = (marks?.shapes ?? []).map((one) => one.frame).filter(Number.isInteger);
+  const marks = layers.find((one) => one.id === "gold")?.marks;
+  const frames = (marks?.shapes ?? []).map((one) => one.frame).filter(Number.isInteger);
   const at = frames.length ? Math.min(...frames) : marks?.spans?.length && medium.times
     ? medium.times.findIndex((time) => time >= marks.spans[0].start) : 0;
   return Math.max(0, Math.min(at, medium.frames.length - 1));
@@ -87,7 +85,7 @@ function equalFrames(frames) {
 }
 
 function shapes(marks, kind, n) {
-  return marks.filter((mark) => mark.frame === null || mark.frame === undefined || mark.frame === n).flatMap((mark) => {
+  return marks.filter((mark) => mark.frame === null || mark.frame === n).flatMap((mark) => {
     const p = mark.points, twice = (d) => [svg("path", { class: "halo", d }),
       svg("path", { class: `mark ${kind}${mark.odd ? " odd" : ""}`, d })];
     const corners = () => p.filter((_, i) => i % 2 === 0).map(([a, b],
@@ -103,18 +101,17 @@ function shapes(marks, kind, n) {
 
 // Buttons that switch layers of marks off and on; what is off stands in the address.
 function layerBar(layers, players) {
-  const off = new Set((place().query.hide ?? "").split(",").filter(Boolean)),
-    marked = layers.filter((one) => one.marks?.shapes?.length || one.marks?.spans?.length);
+  const off = new Set((place().query.hide ?? "").split(",").filter(Boolean)), marked = layers.filter((one) => drawable(one.marks));
   for (const one of layers) one.on = !off.has(one.id);
   players.forEach((one) => one.draw?.(layers));
   if (!marked.length) return null;
-  const flip = (one, button) => {
+  const flip = (one, pressed) => {
     if (!off.delete(one.id)) off.add(one.id);
     one.on = !off.has(one.id);
-    button.setAttribute("aria-pressed", String(one.on));
+    pressed.setAttribute("aria-pressed", String(one.on));
     history.replaceState(null, "", link(place().path, { ...place().query, hide: [...off].join(",") }));
     players.forEach((player) => player.draw?.(layers));
   };
-  return el("div", { class: "bar layers", role: "group", "aria-label": "Drawn" }, el("span", { class: "note" }, "Drawn"),
+  return el("div", { class: "bar layers", role: "group", "aria-label": "Drawn" }, note("Drawn"),
     marked.map((one) => press([el("i", { class: `key ${one.kind}` }), one.name], one.on, (event) => flip(one, event.currentTarget))));
 }

@@ -10,92 +10,88 @@ const tables = new WeakMap();
 async function questionTable(id) {
   const doc = await load(`questions/${id}`);
   if (tables.has(doc)) return tables.get(doc);
-  const { questions, held, kept } = doc, total = questions.id.length, cells = Array.from({ length: total }, () => new Map()),
-    groups = Array.from({ length: total }, () => []);
-  held.q.forEach((q, n) => cells[q].set(held.c[n], n));
+  const { questions, held, kept, columns } = doc, total = questions.id.length;
+  const cells = Array.from({ length: total }, () => new Map()), groups = Array.from({ length: total }, () => []);
+  held.q.forEach((q, n) => cells[q].set(columns[held.c[n]].name, n));
   kept.q.forEach((q, n) => groups[q].push(n));
-  const states = Object.fromEntries(STATES.map(([name]) => [name, new Set(doc.states[name])]));
-  const steps = [...new Set(kept.global)].sort((a, b) => a - b), columns = doc.columns.map((one, c) => ({ ...one, c })),
-    place = new Map(columns.map((one) => [one.name, one.c]));
   for (const list of groups) list.sort((a, b) => kept.global[a] - kept.global[b]);
-  const rewards = (q) => groups[q].map((n) => kept.reward[n]).filter((one) => one !== null);
-  const best = (q) => groups[q].map((n) => kept.best[n]).filter((one) => one !== null);
-  const ofKept = { first: (q) => rewards(q)[0], last: (q) => rewards(q).at(-1), best: (q) => (best(q).length ? Math.max(...best(q)) : null),
-    times: (q) => groups[q].length };
+  const states = Object.fromEntries(STATES.map(([name]) => [name, new Set(doc.states[name])]));
+  const steps = [...new Set(kept.global)].sort((a, b) => a - b);
+  const of = (q, column) => groups[q].map((n) => column[n]).filter((one) => one !== null);
+  const ofKept = { first: (q) => of(q, kept.reward)[0], last: (q) => of(q, kept.reward).at(-1),
+    best: (q) => (of(q, kept.best).length ? Math.max(...of(q, kept.best)) : null), times: (q) => groups[q].length };
   const ofHeld = { reward: held.score, score: held.score, thinks: held.thinks, tokens: held.tokens, answer: held.said };
+  const names = new Set(columns.map((one) => one.name));
   const get = (q, name) => {
     const dot = name.indexOf("."), head = name.slice(0, dot), rest = name.slice(dot + 1);
     if (name in states) return states[name].has(q);
     if (dot < 0) return questions[name]?.[q] ?? null;
     if (head === "kept") return ofKept[rest](q) ?? null;
-    if (place.has(rest)) return ofHeld[head][cells[q].get(place.get(rest))] ?? null;
+    if (names.has(rest)) return ofHeld[head][cells[q].get(rest)] ?? null;
     return mean(groups[q].filter((n) => kept.global[n] === Number(rest.slice(4))).map((n) => kept.reward[n]));
   };
-  const named = ["reward", "score", "thinks", "tokens", "answer"].flatMap((head) => columns.map((one) => `${head}.${one.name}`));
-  const made = { doc, columns, steps, groups, cells, get, total,
-    known: [...named, ...FIXED, ...steps.map((step) => `reward.step${step}`)] };
+  const known = [...Object.keys(ofHeld).flatMap((head) => columns.map((one) => `${head}.${one.name}`)), ...FIXED,
+    ...steps.map((step) => `reward.step${step}`)];
+  const made = { doc, columns, steps, groups, get, total, known, label: (q) => questions.text[q] || questions.sample[q] };
   tables.set(doc, made);
   return made;
 }
 
-// What a table shows by the address: numbers of questions in their order, or what is wrong with the filter.
-function selected(table, query) {
-  const filter = readFilter(query.filter ?? "", table.known), down = query.sort?.startsWith("-") ? -1 : 1,
-    name = (query.sort ?? "").replace(/^-/, "");
-  const list = Array.from({ length: table.total }, (_, q) => q).filter((q) => !filter.test || filter.test((one) => table.get(q, one)));
+// What a table shows by the address: numbers of those of its rows that the filter lets through in their order, and the filter.
+function selected(table, query, rows = [...Array(table.total).keys()]) {
+  const filter = readFilter(query.filter ?? "", table.known), name = (query.sort ?? "").replace(/^-/, "");
+  const list = rows.filter((q) => !filter.test || filter.test((one) => table.get(q, one)));
   if (table.known.includes(name)) {
-    const values = new Map(list.map((q) => [q, table.get(q, name) ?? null]));
+    const values = new Map(list.map((q) => [q, table.get(q, name)])), way = query.sort.startsWith("-") ? -1 : 1;
     const order = (a, b) => (typeof a === "string" ? a.localeCompare(String(b)) : a - b);
     list.sort((p, q) => {
       const [a, b] = [values.get(p), values.get(q)];
-      return (a === null || b === null ? Number(a === null) - Number(b === null) : down * order(a, b)) || p - q;
+      return (a === null || b === null ? Number(a === null) - Number(b === null) : way * order(a, b)) || p - q;
     });
   }
-  return { list, ...filter };
+  return { list, filter };
 }
 
 // A field for a filter expression with ready ones, and what is wrong with it, in words and at its place.
-function filterBar(query, known, ready, error, at, total, shown) {
+function filterBar(query, known, ready, { error, at }, total, shown) {
   const set = (text) => choose({ filter: text, page: "" }), text = query.filter ?? "";
-  const field = el("input", { type: "search", name: "filter", id: "filter", maxlength: 1000, value: text,
-    placeholder: ready[0]?.[1] ?? 'text contains "cup"',
-    "aria-label": "Filter expression", spellcheck: "false", autocomplete: "off", "aria-invalid": error ? "true" : null });
+  const field = el("input", { type: "search", name: "filter", id: "filter", maxlength: 1000, value: text, spellcheck: "false",
+    placeholder: ready[0]?.[1] ?? 'text contains "cup"', "aria-label": "Filter expression", autocomplete: "off",
+    "aria-invalid": error ? "true" : null });
   const send = (event) => { event.preventDefault(); set(field.value.trim()); };
   const signs = "Compare with < <= > >= == != in (…) contains; join with and, or, not, parentheses; texts in quotes; none: not known.";
   return el("div", { class: "filter" }, el("form", { class: "bar", onsubmit: send }, field, el("button", {}, "Filter"),
-    text ? el("button", { type: "button", onclick: () => set("") }, "Clear") : null,
-      el("span", { class: "note", id: "count" }, `${shown} of ${total}`)),
+    text ? button("Clear", () => set("")) : null, el("span", { class: "note", id: "count" }, `${shown} of ${total}`)),
   error ? el("div", { class: "problem", role: "alert" }, `At ${at + 1}: ${error}.`, el("pre", {}, `${text}\n${" ".repeat(at)}^`)) : null,
-  el("div", { class: "bar" }, ready.map(([name, filter]) => press(name, text === filter, () => set(text === filter ? "" : filter))),
+  bar(ready.map(([name, filter]) => press(name, text === filter, () => set(text === filter ? "" : filter))),
     el("details", { class: "names" }, el("summary", {}, "names and signs"), aside(signs),
       el("p", {}, known.slice(0, 120).map((name) => [el("code", {}, name), " "])))));
 }
 
 async function questionsView(query, id) {
-  const table = await questionTable(id), { doc, columns, steps, total, known } = table, { list, error, at } = selected(table, query);
+  const table = await questionTable(id), { doc, columns, steps, total, known } = table, { list, filter } = selected(table, query);
   if (!total) {
     return [el("h1", {}, "Questions"), empty("No question was asked yet.",
       "Held-out questions come from eval.source of a recipe, training groups from keep.groups_per_step (8 unless it is set).")];
   }
-  const several = new Set(columns.map((one) => one.run)).size > 1, last = new Map(columns.map((one) => [one.run, one]));
+  const last = new Map(columns.map((one) => [one.run, one])), several = last.size > 1;
   const ways = [["stages", columns.length], ["runs", several], ["steps", steps.length]].filter(([, there]) => there).map(([way]) => [way,
     way]);
   const by = ways.some(([way]) => way === query.by) ? query.by : ways[0][0], show = by === "steps" ? "reward" : query.show ?? "reward";
   const shown = { stages: columns, runs: [...last.values()],
     steps: steps.slice(-MOST_STEPS).map((step) => ({ name: `step${step}`, words: String(step) })) }[by];
   const cells = ["reward", "answer", "thinks", "tokens"].map((one) => [one, one]);
-  const note = by === "steps" && steps.length > MOST_STEPS ? `the last ${MOST_STEPS} of ${steps.length} steps with kept groups` : "";
+  const href = (q) => link(["question", doc.questions.id[q]], { of: id, filter: query.filter, sort: query.sort });
   return [el("h1", {}, "Questions"),
     aside("A row is a question: the same media, prompt and gold, whichever run, stage or step asked it. ",
       "Cells equal to the one before are dimmed."),
-    filterBar(query, known, readyFilters(table, several), error, at, total, list.length),
-    el("div", { class: "bar" }, pick("columns", ways, by, (value) => choose({ by: value, sort: "" })),
-      by === "steps" ? null : pick("cells", cells, show, (value) => choose({ show: value })), el("span", { class: "note" }, note)),
-    list.length ? sheet(sheetHead(table, shown, show, several, query.sort ?? ""), list,
-      (q) => sheetRow(table, q, shown, show, link(["question", doc.questions.id[q]],
-      { of: id, filter: query.filter, sort: query.sort })), by === "steps" ? "steps" : "") : null,
-    list.length || error ? null : empty("No question fits the filter.",
-      el("button", { type: "button", onclick: () => choose({ filter: "" }) }, "Show all"))];
+    filterBar(query, known, readyFilters(table, several), filter, total, list.length),
+    bar(pick("columns", ways, by, (value) => choose({ by: value, sort: "" })),
+      by === "steps" ? null : pick("cells", cells, show, (value) => choose({ show: value })),
+      by === "steps" && steps.length > MOST_STEPS ? note(`the last ${MOST_STEPS} of ${steps.length} steps with kept groups`) : null),
+    list.length ? sheet(sheetHead(table, shown, show, several, query.sort ?? ""), list, (q) => sheetRow(table, q, shown, show, href(q)),
+      by === "steps" ? "steps" : "") : null,
+    list.length || filter.error ? null : empty("No question fits the filter.", button("Show all", () => choose({ filter: "" })))];
 }
 
 function readyFilters({ doc, columns }, several) {
@@ -106,10 +102,9 @@ function readyFilters({ doc, columns }, several) {
 
 function sheetHead(table, shown, show, several, sort) {
   const header = (text, name) => {
-    const way = sort === name ? "ascending" : sort === `-${name}` ? "descending" : null,
-      next = { ascending: `-${name}`, descending: "" }[way] ?? name;
-    return el("th", { "aria-sort": way }, el("button", { type: "button", onclick: () => choose({ sort: next }) }, text,
-      { ascending: " ↑", descending: " ↓" }[way]));
+    const up = sort === name, down = sort === `-${name}`, way = up ? "ascending" : down ? "descending" : null;
+    const next = up ? `-${name}` : down ? "" : name, arrow = up ? " ↑" : down ? " ↓" : null;
+    return el("th", { "aria-sort": way }, button([text, arrow], () => choose({ sort: next })));
   };
   const words = (one) => (several && one.run && one.run !== one.words ? [one.run, el("small", {}, one.words)] : one.words);
   return el("thead", {}, el("tr", {}, header("question", "text"), header("gold", "gold"),
@@ -118,13 +113,12 @@ function sheetHead(table, shown, show, several, sort) {
 }
 
 function sheetRow(table, q, shown, show, href) {
-  const { questions } = table.doc, text = questions.text[q] || questions.sample[q], src = questions.src[q];
+  const { questions } = table.doc, text = table.label(q), src = questions.src[q];
   let before;
   const cells = shown.map((column) => {
-    const value = table.get(q, `${show}.${column.name}`), equal = value !== null && value === before;
+    const value = table.get(q, `${show}.${column.name}`), equal = value !== null && value === before, words = typeof value === "string";
     if (value !== null) before = value;
-    const ground = show === "tokens" ? null : level(show === "answer" ? table.get(q, `reward.${column.name}`) : value),
-      words = typeof value === "string";
+    const ground = show === "tokens" ? null : level(show === "answer" ? table.get(q, `reward.${column.name}`) : value);
     return el("td", { class: `${words ? "said" : "number"}${equal ? " same" : ""}`, title: words ? value : null, "data-level": ground },
       words || value === null ? value : num(value));
   });
@@ -153,24 +147,14 @@ function sheet(head, list, row, kind = "") {
   return box;
 }
 
-// The entries before and after one in the list that it was opened from; the arrow keys go there.
-function stepper(list, here, to) {
-  const n = list.indexOf(here), off = (text) => el("span", { class: "button off" }, text);
-  if (n < 0) return null;
-  const go = (at, text, keyName) => (list[at] === undefined ? off(text)
-    : el("a", { class: "button", href: to(list[at]), "data-key": keyName }, text));
-  return el("div", { class: "bar stepper" }, go(n - 1, "← Before", "ArrowLeft"),
-    el("span", { class: "note" }, `${n + 1} of ${list.length}`), go(n + 1, "Next →", "ArrowRight"));
-}
-
 async function questionView(query, id) {
   const one = await load(`question/${id}`), table = query.of ? await questionTable(query.of).catch(() => null) : null;
   const around = table ? stepper(selected(table, query).list.map((q) => table.doc.questions.id[q]), id,
     (next) => link(["question", next], { ...query, draw: "" })) : null;
-  const answers = one.answers.map((item, n) => ({ ...item, n, reward: item.score })),
-    mine = answers.filter((item) => item.run === query.of);
-  const own = mine.length && query.runs !== "all" ? mine : answers, several = new Set(own.map((item) => item.run)).size > 1,
-    parts = new Map();
+  const answers = one.answers.map((item, n) => ({ ...item, n, reward: item.score }));
+  const mine = answers.filter((item) => item.run === query.of);
+  const own = mine.length && query.runs !== "all" ? mine : answers, several = new Set(own.map((item) => item.run)).size > 1;
+  const parts = new Map();
   for (const item of own) {
     const at = several ? `${item.run}: ${item.where}` : item.where;
     parts.set(at, [...(parts.get(at) ?? []), item]);
@@ -180,30 +164,26 @@ async function questionView(query, id) {
   const layers = [{ id: "gold", name: "gold", kind: "gold", marks: one.marks },
     ...held.map((name, n) => ({ id: `a${n}`, name, kind: `c${colour(name)}`, marks: parts.get(name)[0].marks }))];
   if (chosen) layers.push({ id: "chosen", name: `chosen: ${chosen.answer}`, kind: "chosen", marks: chosen.marks });
-  const players = one.media.map((medium) => player(medium, layers)), bar = layerBar(layers, players);
-  return [around, el("h1", { class: "question" }, one.text || one.sample), bar, el("div", { class: "asked" },
+  const players = one.media.map((medium) => player(medium, layers)), more = query.runs === "all" ? "" : "all";
+  return [around, el("h1", { class: "question" }, one.text || one.sample), layerBar(layers, players), el("div", { class: "asked" },
     el("div", {}, players.length ? players : empty("This question has no media.")),
     el("div", {}, facts([["gold", el("b", { class: "goldtext" }, one.gold)], ["task", one.task], ["answer", one.type],
       ["difficulty", one.difficulty], ["category", one.category], ["id", one.sample]]),
-      problems([...(one.marks?.problems ?? []), ...own.flatMap((item) => item.marks?.problems ?? [])]),
-      mine.length && mine.length < answers.length ? el("div", { class: "bar" }, press("answers of all runs", query.runs === "all",
-        () => choose({ runs: query.runs === "all" ? "" : "all" }))) : null,
-      own.length ? [...parts].map(([name, list]) => foldCard(name, list, colour(name), chosen))
-        : empty("Nobody has answered this question yet."))),
-  stepsTable(one.steps), one.prompts.map(promptCard)];
+    problems([one, ...own].flatMap((item) => item.marks?.problems ?? [])),
+    mine.length && mine.length < answers.length ? bar(press("answers of all runs", !more, () => choose({ runs: more }))) : null,
+    [...parts].map(([name, list]) => foldCard(name, list, colour(name), chosen)))),
+  one.steps ? grid(one.steps) : null, one.prompts.map(promptCard)];
 }
 
 // The answers of a stage or of a group, equal ones together, whole texts behind a click.
 function foldCard(name, list, colour, chosen) {
-  const group = list[0].group, tokens = group ? el("a", { href: link(["group", ...group.replace("group/", "").split("/")]) },
-    "tokens and advantages") : null;
+  const { group } = list[0], tokens = group ? el("a", { href: groupLink(group) }, "tokens and advantages") : null;
   const rows = folded(list).map(([text, times, reward, places]) => {
-    const first = list[places[0]], drawn = first.marks?.shapes?.length || first.marks?.spans?.length;
+    const first = list[places[0]];
     const words = [reward === null ? "not judged" : `${first.kind === "held" ? "score" : "reward"} ${num(reward)}`, first.status,
       first.tokens ? `${first.tokens} tokens` : ""];
-    return el("details", {}, el("summary", {}, chip(text, list.length > 1 ? times : 0, reward),
-      el("span", { class: "note" }, words.filter(Boolean).join(", "))),
-      drawn && colour === null ? press("draw", first === chosen, () => choose({ draw: first.n }, true)) : null,
+    return el("details", {}, el("summary", {}, chip(text, list.length > 1 ? times : 0, reward), note(words.filter(Boolean).join(", "))),
+      drawable(first.marks) && colour === null ? press("draw", first === chosen, () => choose({ draw: first.n }, true)) : null,
       folded(places.map((place) => list[place]), (item) => item.text).map(([whole, again]) =>
         el("pre", { class: "answer" }, again > 1 ? el("span", { class: "times" }, `${again} × `) : null, tagged(whole))));
   });
@@ -223,13 +203,4 @@ function tagged(text) {
 function promptCard(prompt) {
   return el("details", { class: "card" }, el("summary", {}, `The prompt as the model saw it${prompt.who ? ` (${prompt.who})` : ""}`),
     el("pre", { class: "answer" }, prompt.pieces.map(([text, times]) => (times > 1 ? el("mark", {}, `${text} × ${times}`) : text))));
-}
-
-function stepsTable(steps) {
-  if (!steps) return null;
-  const head = steps.columns.map((one) => el("th", {}, one.label, one.text ? el("small", {}, one.text) : null));
-  const rows = steps.lines.map((line) => el("tr", {}, el("th", {}, line.who, line.note ? el("small", {}, line.note) : null),
-    line.cells.map((one) => el("td", { class: one?.kind ?? "" }, one?.text ?? ""))));
-  return el("section", {}, el("h2", {}, "Thoughts against the true ones"), el("div", { class: "card scroll", tabindex: 0 },
-    el("table", { class: "thoughts" }, el("thead", {}, el("tr", {}, el("th"), head)), el("tbody", {}, rows))));
 }

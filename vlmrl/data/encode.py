@@ -134,8 +134,6 @@ class MediaSource(Protocol):
 
     def plan(self, ref: MediaRef, root: Path) -> Any: ...
 
-    def get_key(self, key: str) -> Any: ...
-
 
 class LaidOut(NamedTuple):
     """A text with its media as token ids."""
@@ -147,9 +145,10 @@ class LaidOut(NamedTuple):
     kinds: Mapping[str, tuple[int, ...]]
     """As `Prompt.kinds`."""
 
-    def plain_owners(self) -> tuple[int, ...]:
-        """Write none where every medium has one span, as `Prompt.owners` does."""
-        return () if self.owners == tuple(range(len(self.owners))) else self.owners
+    def put(self, prompt: Prompt) -> Prompt:
+        """Give a prompt these columns; owners are written as `Prompt.owners` are, none where every medium has one span."""
+        owners = () if self.owners == tuple(range(len(self.owners))) else self.owners
+        return dataclasses.replace(prompt, ids=self.ids, spans=self.spans, owners=owners, kinds=self.kinds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,20 +245,19 @@ class Encoder:
         return self._written_as(writer, sample, answer_format, asked, media)
 
     def _written_as(self, writer: Writer, sample: Sample, answer_format: str, asked: Messages, media: Sequence[PromptMedium]) -> Prompt:
-        made = self._expanded(writer, writer.render(asked), media, _where(sample))
-        self._check_length(sample, made.ids)
-        return Prompt(
-            sample=sample,
-            ids=made.ids,
-            media=tuple(one.handle for one in media),
-            spans=made.spans,
-            answer_format=answer_format,
-            owners=made.plain_owners(),
-            kinds=made.kinds,
-        )
+        made = self.expanded(writer, writer.render(asked), media, _where(sample))
+        return self._made(sample, answer_format, tuple(one.handle for one in media), made)
 
-    def _expanded(self, writer: Writer, text: str, media: Sequence[PromptMedium], where: str) -> LaidOut:
-        """A rendered text as the family's own processor writes it."""
+    def expanded(self, writer: Writer, text: str, media: Sequence[PromptMedium], where: str) -> LaidOut:
+        """Lay out a rendered text as the family's own processor writes it.
+
+        Args:
+            media: those of its placeholders, in order.
+            where: names the text in messages.
+
+        Raises:
+            RowError: `placeholder`: the processor refuses it, or makes something else of its media in company.
+        """
         tokens = [one.handle.tokens for one in media]
         try:
             ids, kinds = writer.expand(text, media)
@@ -275,13 +273,14 @@ class Encoder:
             )
         return LaidOut(ids, *_runs(columns, tokens), kinds)
 
-    def _check_length(self, sample: Sample, ids: Sequence[int]) -> None:
-        if len(ids) > self.max_prompt_tokens:
+    def _made(self, sample: Sample, answer_format: str, media: tuple[MediaHandle, ...], made: LaidOut) -> Prompt:
+        if len(made.ids) > self.max_prompt_tokens:
             raise RowError(
                 "overlong",
-                f"{_where(sample)}: {len(ids)} prompt tokens > max_prompt_tokens {self.max_prompt_tokens}; "
+                f"{_where(sample)}: {len(made.ids)} prompt tokens > max_prompt_tokens {self.max_prompt_tokens}; "
                 "lower media.max_pixels, media.fps or media.max_frames, or raise the limit",
             )
+        return made.put(Prompt(sample=sample, ids=(), media=media, spans=(), answer_format=answer_format))
 
     def _prompt(self, sample: Sample, answer_format: str, handles: Sequence[MediaHandle]) -> Prompt:
         text = self.rendered(messages(sample, answer_format, self.prompt))
@@ -294,25 +293,7 @@ class Encoder:
         if any(handle.step_times is not None for handle in handles):
             # the times are text and can merge with what stands beside them, so the whole prompt is tokenised anew, not its pieces
             short = self.tokenize(self._with_times(sample, text, handles))
-        made = self.spread(short, handles, _where(sample))
-        self._check_length(sample, made.ids)
-        owners = made.plain_owners()
-        return Prompt(sample=sample, ids=made.ids, media=handles, spans=made.spans, answer_format=answer_format, owners=owners)
-
-    def between(self, text: str, handles: Sequence[MediaHandle], where: str) -> LaidOut:
-        """Lay out rendered text of a conversation that is no prompt by itself.
-
-        Args:
-            text: with one placeholder per medium.
-            handles: of media that `media` has made, in the order of their placeholders.
-            where: names the text in messages.
-
-        Raises:
-            RowError: `placeholder`: placeholders and media disagree.
-        """
-        if self.writer is None:
-            return self.spread(self.tokenize(text), handles, where)
-        return self._expanded(self.writer, text, [PromptMedium(one, self.media.get_key(one.key).frames) for one in handles], where)
+        return self._made(sample, answer_format, handles, self.spread(short, handles, _where(sample)))
 
     def rendered(self, asked: Messages) -> str:
         """Render messages by the chat template up to where an answer begins, a placeholder per medium."""

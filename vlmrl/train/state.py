@@ -226,6 +226,3 @@ class WatchedMedia:
 
     def plan(self, ref: MediaRef, root: Path) -> Any:
         return self.store.plan(ref, root)
-
-    def get_key(self, key: str) -> Any:
-        return self.store.get_key(key)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlmrl.data.encode import Encoder, LaidOut
+from vlmrl.data.encode import Encoder, LaidOut, PromptMedium
 from vlmrl.errors import RowError
 from vlmrl.types import MediaHandle, Prompt, digest
 
@@ -66,9 +66,7 @@ def joined(chain: Sequence[Segment], like: Prompt) -> Prompt:
         ids += segment.ids
         media += segment.media
     kinds = {name: tuple(kind for segment in chain for kind in segment.kinds.get(name, (0,) * len(segment.ids))) for name in like.kinds}
-    laid = LaidOut(tuple(ids), tuple(spans), tuple(owners), kinds)
-    owned = laid.plain_owners()
-    return dataclasses.replace(like, ids=laid.ids, media=tuple(media), spans=laid.spans, owners=owned, kinds=laid.kinds)
+    return LaidOut(tuple(ids), tuple(spans), tuple(owners), kinds).put(dataclasses.replace(like, media=tuple(media)))
 
 
 def turns(chain: Sequence[Segment], like: Prompt) -> list[tuple[Prompt, tuple[int, ...]]]:
@@ -126,8 +124,15 @@ class Conversation:
         found, expected = (sum(i in self.encoder.special_ids for i in self.encoder.tokenize(one)) for one in (whole, plain))
         if found != expected:
             raise RowError("control_token", f"an observation contains {found - expected} control token(s) of the model")
-        laid = self.encoder.between(whole, media, "an observation")
+        laid = self._laid(whole, media)
         return _segment(before, laid if before.ids[-1] != self.end else _behind_first(laid), tuple(media), sampled=False)
+
+    def _laid(self, text: str, media: Sequence[MediaHandle]) -> LaidOut:
+        encoder, where = self.encoder, "an observation"
+        if encoder.writer is None:
+            return encoder.spread(encoder.tokenize(text), media, where)
+        store: Any = encoder.media  # the one that has made these media, so it gives them by their keys as well
+        return encoder.expanded(encoder.writer, text, [PromptMedium(one, store.get_key(one.key).frames) for one in media], where)
 
     def _between(self, text: str, media: Sequence[MediaHandle]) -> str:
         """From the end token of an answer to the beginning of the next, with one placeholder per medium."""

@@ -169,7 +169,8 @@ def versions_that_were_tested(table: Table) -> None:
 
 def mistakes_and_their_tests(table: Table) -> None:
     code = "".join(
-        (ROOT / "tests/unit/extras/families/conform" / name).read_text() for name in ("test_conform.py", "test_conform_inputs.py")
+        (ROOT / "tests/unit/extras/families/conform" / f"test_conform{name}.py").read_text()
+        for name in ("", "_inputs", "_shards", "_turns")
     )
     for _, promise, test in table.rows:
         _, _, body = code.partition(f"def {marks(test)[0]}(")
@@ -244,7 +245,8 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
         "docs/evaluation.md",
         "What rows say of themselves",
     ): "tests/unit/evals/test_evals_levels.py, tests/unit/extras/pages/test_evals_steps.py",
-    ("docs/families.md", "Other model families"): "tests/unit/extras/families/test_tiles.py",
+    ("docs/families.md", "What a recipe may ask for"): "prose; tests/unit/extras/families/test_admission.py",
+    ("docs/families.md", "Tiles"): "tests/unit/extras/families/test_tiles.py",
     ("docs/families.md", "What exact training needs of a model"): mistakes_and_their_tests,
     ("docs/glossary.md", "*"): "tests/test_glossary.py",
     ("docs/gpu_check.md", "What the lines mean"): lines_of_the_gpu_check,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.test_two_ranks import assert_same_updates, launch
 from tests.support import runs
-from tests.support.episodes import small_episodes
+from tests.support.episodes import family_episodes, family_model, small_episodes
 from vlmrl.run.tracking import read_metrics
 
 
@@ -33,4 +35,36 @@ def test_two_ranks_play_the_episodes_of_one(tiny_files: tuple[Path, Path], tmp_p
     assert [line["environment/attempts"] for line in one] == [12.0, 12.0]
     screens = [{path.name for path in (runs.run_dir(config) / "screens").iterdir()} for config in configs]
     assert screens[0] == screens[1]
+    assert_same_updates(configs, steps=2)
+
+
+SLOW = ("internvl", "smolvlm", "qwen3_5", "gemma3", "gemma4", "llama4")
+
+
+@pytest.mark.parametrize("family", ["lfm2_vl", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_two_ranks_with_shards_play_and_train_as_one_process(family: str, tmp_path: Path) -> None:
+    """A family through its own forward: conversations that grow by a screen, and a tower that trains."""
+    model = family_model(family, tmp_path / "model")
+    configs = [family_episodes(family, model, tmp_path / str(n), sharding="ddp" if n == 1 else "fsdp") for n in (1, 2)]
+    for ranks, config in enumerate(configs, start=1):
+        launch(config, ranks, tmp_path / str(ranks))
+    one, two = (played(config) for config in configs)
+    assert one == two
+    assert [line["environment/turns"] for line in one] == [8.0, 8.0]
+    assert_same_updates(configs, steps=2)
+    for config in configs:
+        lines = [line for line in read_metrics(runs.run_dir(config) / "metrics.jsonl") if "grad_norm" in line]
+        assert all(line["grad_norm"] > 0 and line["sampling/logp_gap"] < 1e-4 for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more", [{"lora": {"rank": 4, "alpha": 8.0, "vision": True}}, {"gradient_checkpointing": True}], ids=["adapters", "recomputed"]
+)
+def test_shards_of_adapters_and_of_layers_that_are_computed_again(more: dict[str, Any], tmp_path: Path) -> None:
+    model = family_model("gemma3", tmp_path / "model")
+    configs = [family_episodes("gemma3", model, tmp_path / str(n), sharding="ddp" if n == 1 else "fsdp") for n in (1, 2)]
+    for ranks, config in enumerate(configs, start=1):
+        config["model"] |= more
+        launch(config, ranks, tmp_path / str(ranks))
     assert_same_updates(configs, steps=2)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from tests.support import runs
+from tests.support.episodes import family_episodes, family_model
 from tests.support.given import make_model, make_rows
+from tests.support.ranks import run_ranks
 from tests.support.reports import written
 
 VIDEO = {"qwen3_5": True, "gemma3": False, "smolvlm": True, "internvl": True}
@@ -73,3 +75,33 @@ def test_killed_with_a_delta_net_pictures_and_clips(tmp_path: Path) -> None:
 @pytest.mark.parametrize("forward", ["repeat", "shared_prefix"])
 def test_killed_at_more_moments(family: str, forward: str, tmp_path: Path) -> None:
     check_resume(family, tmp_path, [KILLS, *([point] for point in SLOW)], forward)
+
+
+TURNS = ("rollout.turn@2", "step.before_update@2")
+
+
+def test_killed_between_the_turns_of_a_delta_net(tmp_path: Path) -> None:
+    """Conversations of two turns; nothing that was sampled is sampled otherwise by the process that goes on."""
+    whole = family_episodes("qwen3_5", family_model("qwen3_5", tmp_path / "model"), tmp_path / "whole")
+    assert runs.run(whole, timeout=900) == 0, Path(whole["run"]["root"], "error.txt").read_text()
+    mine = copy.deepcopy(whole)
+    mine["run"]["root"] = str(tmp_path / "killed")
+    for point in TURNS:
+        assert runs.run(mine, f"{point}:kill", timeout=900) == -9, f"{point} is never passed"
+    assert runs.run(mine, timeout=900) == 0
+    assert runs.outcome(mine) == runs.outcome(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["lfm2_vl", "internvl", "smolvlm", "qwen3_5"])
+def test_killed_with_shards_between_turns(family: str, tmp_path: Path) -> None:
+    """Both ranks die at the same place, one after the other as it is reached."""
+    whole = family_episodes(family, family_model(family, tmp_path / "model"), tmp_path / "whole", sharding="fsdp")
+    run_ranks(2, tmp_path / "logs", runs._run, whole, None)
+    mine = copy.deepcopy(whole)
+    mine["run"]["root"] = str(tmp_path / "killed")
+    for number, point in enumerate((*TURNS, "ckpt.after_tensors@2")):
+        with pytest.raises(AssertionError, match="ended with -9"):
+            run_ranks(2, tmp_path / f"logs-{number}", runs._run, mine, f"{point}:kill")
+    run_ranks(2, tmp_path / "logs-last", runs._run, mine, None)
+    assert runs.outcome(mine) == runs.outcome(whole)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import runs
+from tests.support.given import make_model
+from tests.support.reports import written
 
 
 def small_episodes(model: Path, world: Path, root: Path, **stage: Any) -> dict[str, Any]:
@@ -32,3 +34,23 @@ def small_episodes(model: Path, world: Path, root: Path, **stage: Any) -> dict[s
         "max_new_tokens": 6,
     }
     return config | {"stages": [rl | stage], "eval": {}}
+
+
+def family_model(family: str, folder: Path) -> Path:
+    """A tiny model of a family without code of its own, with a report that keeps all promises."""
+    return written(make_model(family, folder), layouts=("repeat", "fork", "shared_prefix"), model_type=family)
+
+
+def family_episodes(family: str, model: Path, root: Path, *, sharding: str = "ddp") -> dict[str, Any]:
+    """Two steps of whole conversations of two turns in `toy_desk`, in which the tower trains too."""
+    root.mkdir(exist_ok=True)
+    config = small_episodes(model, root, root, history={}, steps=2, freeze=[])
+    config["model"]["family"] = "generic"
+    config["train"] = {"sharding": sharding}
+    config["checkpoint"] = {"every": 1}
+    (stage,) = config["stages"]
+    stage["environment"] |= {"max_turns": 2}
+    stage["rollout"] |= {"num_generations": 2, "prompts_per_step": 2, "generation_batch_size": 1, "max_new_tokens": 4}
+    if family == "smolvlm":
+        config["plugins"] += ["tests.support.numerals"]
+    return config

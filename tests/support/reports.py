@@ -17,15 +17,17 @@ def written(
     folder: Path,
     *,
     red: Collection[str] = (),
+    without: Collection[str] = (),
     layouts: Sequence[str] = ("repeat",),
     versions: dict[str, str] | None = None,
     model_type: str = "internvl",
     keys: Mapping[str, Any] | None = None,
 ) -> Path:
-    """The folder, with a report in which the promises `red` are not kept. `keys`: values of keys as they are to stand in the file."""
+    """The folder, with a report in which the promises `red` are not kept, and `without` some. `keys`: values of keys as they are to stand
+    in the file."""
     plain = Report(name="m", facts={"model_type": model_type}, versions=versions or HERE, float64=True, checks=(), seconds={})
     body: dict[str, Any] = plain.json() | {"layouts": list(layouts)}
-    body["promises"] = {key: {"kept": key not in red, "about": about} for key, (about, _, _) in PROMISES.items()}
+    body["promises"] = {key: {"kept": key not in red, "about": about} for key, (about, _, _) in PROMISES.items() if key not in without}
     body["promises"] |= {key: {"kept": None, "about": why} for key, why in NOT_RUN.items()}
     folder.mkdir(exist_ok=True)
     (folder / verdict.REPORT).write_text(json.dumps(body | dict(keys or {})))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -135,6 +135,22 @@ class MediaSource(Protocol):
     def plan(self, ref: MediaRef, root: Path) -> Any: ...
 
 
+class LaidOut(NamedTuple):
+    """A text with its media as token ids."""
+
+    ids: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+    owners: tuple[int, ...]
+    """For each span the number of its medium."""
+    kinds: Mapping[str, tuple[int, ...]]
+    """As `Prompt.kinds`."""
+
+    def put(self, prompt: Prompt) -> Prompt:
+        """Give a prompt these columns; owners are written as `Prompt.owners` are, none where every medium has one span."""
+        owners = () if self.owners == tuple(range(len(self.owners))) else self.owners
+        return dataclasses.replace(prompt, ids=self.ids, spans=self.spans, owners=owners, kinds=self.kinds)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
     """Turns samples into prompts for one model.
@@ -216,57 +232,58 @@ class Encoder:
         """
         # control tokens of the template itself are in both renderings; one more in the first has come out of a text
         parts = [{"role": turn["role"], "content": [_harmless(part) for part in turn["content"]]} for turn in turns]
-        found, expected = (self.tokenize(self._rendered(one)) for one in (turns, parts))
+        found, expected = (self.tokenize(self.rendered(one)) for one in (turns, parts))
         self._check_counts(sample, self._control_tokens(found), self._control_tokens(expected))
         if self.writer is not None:
             return self._written_as(self.writer, sample, FREE, turns, shown)
-        return self._laid_out(sample, FREE, self._rendered(turns), found, tuple(one.handle for one in shown))
+        return self._laid_out(sample, FREE, self.rendered(turns), found, tuple(one.handle for one in shown))
 
     def _written(self, writer: Writer, sample: Sample, answer_format: str, media: Sequence[PromptMedium]) -> Prompt:
         """The prompt as the family's own processor writes it, checked against what it makes of each medium by itself."""
         asked = messages(sample, answer_format, self.prompt)
-        self._check_control_tokens(sample, answer_format, self.tokenize(self._rendered(asked)))
+        self._check_control_tokens(sample, answer_format, self.tokenize(self.rendered(asked)))
         return self._written_as(writer, sample, answer_format, asked, media)
 
     def _written_as(self, writer: Writer, sample: Sample, answer_format: str, asked: Messages, media: Sequence[PromptMedium]) -> Prompt:
-        handles = tuple(one.handle for one in media)
+        made = self.expanded(writer, writer.render(asked), media, _where(sample))
+        return self._made(sample, answer_format, tuple(one.handle for one in media), made)
+
+    def expanded(self, writer: Writer, text: str, media: Sequence[PromptMedium], where: str) -> LaidOut:
+        """Lay out a rendered text as the family's own processor writes it.
+
+        Args:
+            media: those of its placeholders, in order.
+            where: names the text in messages.
+
+        Raises:
+            RowError: `placeholder`: the processor refuses it, or makes something else of its media in company.
+        """
+        tokens = [one.handle.tokens for one in media]
         try:
-            ids, kinds = writer.expand(asked, media)
+            ids, kinds = writer.expand(text, media)
         except RowError as error:
-            raise RowError(error.reason, f"{_where(sample)}: {error}") from error
+            raise RowError(error.reason, f"{where}: {error}") from error
         # the processor has expanded the placeholders itself; its counts must be those that each medium was planned and packed with
         columns = [column for column, token in enumerate(ids) if token in self.pad_ids.values()]
-        if len(columns) != sum(handle.tokens for handle in handles):
+        if len(columns) != sum(tokens):
             raise RowError(
                 "placeholder",
-                f"{_where(sample)}: {len(columns)} placeholder tokens in the prompt, {[handle.tokens for handle in handles]} in its media "
-                "one by one: this family's processor treats media in company otherwise; give it rows with one medium",
+                f"{where}: {len(columns)} placeholder tokens in the prompt, {tokens} in its media one by one: this family's processor "
+                "treats media in company otherwise; give it rows with one medium",
             )
-        spans, owners = _runs(columns, [handle.tokens for handle in handles])
-        # one span for each medium, in order: what `Prompt` writes as no owners at all
-        plain = owners == tuple(range(len(handles)))
-        prompt = Prompt(
-            sample=sample, ids=ids, media=handles, spans=spans, answer_format=answer_format, owners=() if plain else owners, kinds=kinds
-        )
-        self._check_length(sample, ids)
-        return prompt
+        return LaidOut(ids, *_runs(columns, tokens), kinds)
 
-    def _rendered(self, asked: Messages) -> str:
-        """The chat template's text, a placeholder per medium."""
-        if self.writer is not None:
-            return self.writer.render(asked)
-        return str(self.tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True))
-
-    def _check_length(self, sample: Sample, ids: Sequence[int]) -> None:
-        if len(ids) > self.max_prompt_tokens:
+    def _made(self, sample: Sample, answer_format: str, media: tuple[MediaHandle, ...], made: LaidOut) -> Prompt:
+        if len(made.ids) > self.max_prompt_tokens:
             raise RowError(
                 "overlong",
-                f"{_where(sample)}: {len(ids)} prompt tokens > max_prompt_tokens {self.max_prompt_tokens}; "
+                f"{_where(sample)}: {len(made.ids)} prompt tokens > max_prompt_tokens {self.max_prompt_tokens}; "
                 "lower media.max_pixels, media.fps or media.max_frames, or raise the limit",
             )
+        return made.put(Prompt(sample=sample, ids=(), media=media, spans=(), answer_format=answer_format))
 
     def _prompt(self, sample: Sample, answer_format: str, handles: Sequence[MediaHandle]) -> Prompt:
-        text = self._rendered(messages(sample, answer_format, self.prompt))
+        text = self.rendered(messages(sample, answer_format, self.prompt))
         short = self.tokenize(text)
         self._check_control_tokens(sample, answer_format, short)
         return self._laid_out(sample, answer_format, text, short, tuple(handles))
@@ -276,25 +293,19 @@ class Encoder:
         if any(handle.step_times is not None for handle in handles):
             # the times are text and can merge with what stands beside them, so the whole prompt is tokenised anew, not its pieces
             short = self.tokenize(self._with_times(sample, text, handles))
-        ids, spans, owners = self.spread(short, handles, _where(sample))
-        self._check_length(sample, ids)
-        plain = owners == list(range(len(handles)))
-        return Prompt(
-            sample=sample,
-            ids=tuple(ids),
-            media=tuple(handles),
-            spans=tuple(spans),
-            answer_format=answer_format,
-            owners=() if plain else tuple(owners),
-        )
+        return self._made(sample, answer_format, handles, self.spread(short, handles, _where(sample)))
+
+    def rendered(self, asked: Messages) -> str:
+        """Render messages by the chat template up to where an answer begins, a placeholder per medium."""
+        if self.writer is not None:
+            return self.writer.render(asked)
+        return str(self.tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True))
 
     def tokenize(self, text: str) -> list[int]:
         """Tokenise a text as it stands, control tokens included."""
         return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
 
-    def spread(
-        self, short: Sequence[int], handles: Sequence[MediaHandle], where: str
-    ) -> tuple[list[int], list[tuple[int, int]], list[int]]:
+    def spread(self, short: Sequence[int], handles: Sequence[MediaHandle], where: str) -> LaidOut:
         """Repeat every placeholder as often as its medium has features.
 
         Args:
@@ -302,14 +313,9 @@ class Encoder:
             handles: the media in the order of their placeholders.
             where: names the row in messages.
 
-        Returns:
-            The ids, the half-open span of each placeholder in them, and for each span the index in `handles` of its medium.
-
         Raises:
             RowError: `placeholder`: placeholders and media disagree.
         """
-        if self.writer is not None:
-            raise RowError("placeholder", f"{where}: observations of environments are laid out for the Qwen-VL families only")
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
         owners: list[int] = []
@@ -329,7 +335,7 @@ class Encoder:
         if len(owners) < len(waiting):
             left = len({owner for owner, _ in waiting[len(owners) :]})
             raise RowError("placeholder", f"{where}: {left} media have no placeholder in the chat template")
-        return ids, spans, owners
+        return LaidOut(tuple(ids), tuple(spans), tuple(owners), {})
 
     def _with_times(self, sample: Sample, text: str, handles: Sequence[MediaHandle]) -> str:
         """`text` with every video's placeholder written out step by step, one placeholder per step."""
@@ -366,7 +372,7 @@ class Encoder:
         if shape not in self._harmless:
             harmless = tuple(dataclasses.replace(turn, question="question", answer="answer") for turn in sample.history)
             plain = dataclasses.replace(plain, history=harmless)
-            self._harmless[shape] = self._control_tokens(self.tokenize(self._rendered(messages(plain, answer_format, self.prompt))))
+            self._harmless[shape] = self._control_tokens(self.tokenize(self.rendered(messages(plain, answer_format, self.prompt))))
         self._check_counts(sample, self._control_tokens(ids), self._harmless[shape])
 
     def _control_tokens(self, ids: Sequence[int]) -> int:

@@ -16,6 +16,10 @@ class Report(Protocol):
         """List the layouts that are exact for the model, with the version of transformers that is installed."""
         ...
 
+    def lacks(self, promise: str) -> str:
+        """Say why a promise does not hold of the model with the versions that are installed; nothing where it holds."""
+        ...
+
     def check(self) -> None:
         """Check, before the model is used, that the report does not speak against that.
 

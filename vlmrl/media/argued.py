@@ -42,8 +42,8 @@ class Writer(Protocol):
         """Render the text of a prompt, a placeholder per medium."""
         ...
 
-    def expand(self, messages: Sequence[dict[str, Any]], media: Sequence[Any]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
-        """Make the ids of a prompt. `media`: its handles with their frames.
+    def expand(self, text: str, media: Sequence[Any]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
+        """Make the ids of a rendered text, or of a part of one. `media`: its handles with their frames.
 
         Returns:
             (token ids, kinds of tokens by the name of the model's argument).

@@ -7,7 +7,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -324,8 +324,7 @@ def run_tower(
 
     if policy.vision_chunk_patches is None or not (train and policy.vision_trains):
         return passed()
-    out: Any = checkpoint(passed, use_reentrant=False, preserve_rng_state=False)  # no tower has dropout
-    return out
+    return cast(Parts, checkpoint(passed, use_reentrant=False, preserve_rng_state=False))  # no tower has dropout
 
 
 def _pixels(policy: Policy, kind: MediaKind, patches: torch.Tensor) -> torch.Tensor:

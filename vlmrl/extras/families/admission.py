@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.evals.score.records import REFERENCE
+from vlmrl.families.report import report_of
 from vlmrl.policy.forward import TURNS
 from vlmrl.policy.model import Policy
 
@@ -16,14 +17,27 @@ PLAIN = {"kernels": "torch"}
 """What a default `auto` has become before a run is opened (`run.machine`)."""
 
 
-def unproven(cfg: Config, *, name: str, choice: str) -> list[str]:
-    """What the recipe asks for and this family is not proven with, each with what to do."""
+SHARDS = "P16"
+TURNS_OF = "P17"
+"""Promises of `vlmrl check`: weights in shards, conversations."""
+
+
+def unproven(cfg: Config, *, name: str, choice: str, path: str) -> list[str]:
+    """What the recipe asks for and this family is not proven with, each with what to do. `path`: of the model."""
     who = f"a '{name}' model under model.family '{choice}'"
-    return [f"{path}: {value!r} is not proven with {who}; {remedy}" for path, value, remedy in _asked(cfg)]
+    return [f"{option}: {value!r} is not proven with {who}; {remedy}" for option, value, remedy in _asked(cfg, path)]
 
 
-def _asked(cfg: Config) -> Iterator[tuple[str, object, str]]:
-    """(option, its value, what to do) of what needs code of a family's own."""
+def _lacking(path: str, promise: str) -> str:
+    """What the report beside a model lacks for what needs a promise; nothing where the promise is kept."""
+    report = report_of(path)
+    if report is None:
+        return f"no report lies beside it: `vlmrl check` of a folder with the model tries promise {promise}"
+    return report.lacks(promise)
+
+
+def _asked(cfg: Config, path: str) -> Iterator[tuple[str, object, str]]:
+    """(option, its value, what to do) of what needs code of a family's own, or a promise that is not kept."""
     m, whole = cfg.model, type(cfg.model).model_fields
     for name in ("attention", "prefix_backend", "kernels"):
         value, plain = getattr(m, name), whole[name].default
@@ -35,8 +49,12 @@ def _asked(cfg: Config) -> Iterator[tuple[str, object, str]]:
         yield "model.vision_chunk_patches", m.vision_chunk_patches, "take it out: media pass through the tower one by one"
     if cfg.media.vision_cache_dir is not None:
         yield "media.vision_cache_dir", cfg.media.vision_cache_dir, "take it out: features are kept in memory (media.cache_bytes)"
-    if cfg.train.sharding != "ddp":
-        yield "train.sharding", cfg.train.sharding, "take ddp"
+    if cfg.train.sharding not in ("ddp", "fsdp"):
+        yield "train.sharding", cfg.train.sharding, "take ddp, or fsdp"
+    elif cfg.train.sharding == "fsdp" and (lacks := _lacking(path, SHARDS)):
+        yield "train.sharding", "fsdp", f"take ddp; {lacks}"
+    if cfg.train.offload != "none":
+        yield "train.offload", cfg.train.offload, "leave it at 'none'"
     if cfg.train.offload_activations:
         yield "train.offload_activations", True, "leave it out"
     if cfg.train.sequence != 1:
@@ -46,21 +64,19 @@ def _asked(cfg: Config) -> Iterator[tuple[str, object, str]]:
             yield f"stages[{place}].rollout.engine", stage.rollout.engine, f"take {REFERENCE}: the policy itself answers"
         if isinstance(stage, RolloutStage) and stage.rollout.graphs is True:
             yield f"stages[{place}].rollout.graphs", True, "leave it out: the shapes of its own caches grow"
-        if isinstance(stage, RolloutStage) and stage.environment is not None:
-            yield (
-                f"stages[{place}].environment",
-                stage.environment.name,
-                "take a Qwen-VL model: what is seen between answers is laid out there",
-            )
+        if isinstance(stage, RolloutStage) and stage.environment is not None and (lacks := _lacking(path, TURNS_OF)):
+            yield f"stages[{place}].environment", stage.environment.name, f"take a Qwen-VL model; {lacks}"
 
 
 def training_layout(policy: Policy, asked: str, *, recomputes: bool) -> tuple[str, str]:
     """(the layout that trains, why it is not the one asked for or nothing). All give the same log-probs; what differs is cost.
 
+    A forked cache is a pass for each prompt, and ranks whose weights lie in shards would make unlike numbers of them.
+
     Args:
         recomputes: whether layers are computed again in the backward pass, under which a cache is dropped.
     """
-    admitted = policy.bundle.layouts
+    admitted = [one for one in policy.bundle.layouts if one != FORK or not policy.shards.collective]
     if asked == REPEAT or asked in admitted:
         return asked, ""
     if asked in TURNS and SHARED in admitted:

@@ -164,7 +164,7 @@ class ForkEngine(InPlace):
             draw = _Draw(policy, seeds, settings, prompt.sample.id, look)
             found = answers(
                 subject,
-                encoded(policy, prompt, self.vision.pixels),
+                encoded(subject, prompt, self.vision.pixels),
                 media,
                 count=len(seeds),
                 choose=draw,

@@ -37,6 +37,8 @@ class GenericFamily:
     config: Any
     generation: Any
     """Its generation config; None where the folder has none."""
+    path: str = ""
+    """Folder or hub id."""
     choice: str = "generic"
     own_code: bool = False
     time_scaled: bool = False
@@ -141,7 +143,7 @@ class GenericFamily:
 
     def unproven(self, cfg: Config) -> list[str]:
         """What a recipe asks for and this family is not proven with, each with what to do."""
-        return admission.unproven(cfg, name=self.name, choice=self.choice)
+        return admission.unproven(cfg, name=self.name, choice=self.choice, path=self.path)
 
     def training_layout(self, policy: Policy, asked: str, *, recomputes: bool) -> tuple[str, str]:
         """(the layout that trains, why it is not the one asked for or nothing), as the report beside the model admits."""
@@ -162,4 +164,4 @@ def given(model_type: str, path: str, revision: str | None = None) -> GenericFam
     with contextlib.suppress(OSError, ValueError):  # many folders have none; the config then says what ends an answer
         file = cached_file(where, "generation_config.json", revision=revision)
         generation = None if file is None else GenerationConfig.from_dict(read_json(Path(file)))
-    return GenericFamily(name=model_type, config=config, generation=generation)
+    return GenericFamily(name=model_type, config=config, generation=generation, path=path)

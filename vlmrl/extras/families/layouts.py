@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vlmrl.extras.families import generic, masks, recurrent
+from vlmrl.extras.families import generic, masks, probe, recurrent
 from vlmrl.extras.families.cache import fork as fork_cache
 from vlmrl.extras.families.cache import gradient_cache
 from vlmrl.extras.families.generic import Encoded, Head, TowerOutput
@@ -37,6 +37,12 @@ class Subject:
     """None: the core gives logits itself."""
     recurrent: tuple[str, ...]
     """Names of the recurrent layers."""
+    layers: tuple[Any, ...]
+    """Of the decoder."""
+    towers: tuple[Any, ...]
+    """Modules that make features of media."""
+    blocks: tuple[Any, ...]
+    """Layers of the towers."""
 
     @property
     def device(self) -> torch.device:
@@ -57,11 +63,15 @@ class HandedOver:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(part.numel() * part.element_size() for part in generic.tensors(self.features))
+        return sum(part.numel() * part.element_size() for part in self.tensors())
 
     def owned(self) -> HandedOver:
         """Itself: a medium is passed alone, so nothing else is kept alive."""
         return self
+
+    def tensors(self) -> list[Tensor]:
+        """All of them."""
+        return generic.tensors(self.features)
 
 
 Read = Callable[[Tensor, Tensor], Tensor]
@@ -82,8 +92,16 @@ class PromptAnswers:
 def prepare(model: Any) -> Subject:
     """Make a model ready for packed rows. It computes what it did wherever none runs."""
     masks.install(model)
-    names = recurrent.install(model)
-    return Subject(model=model, core=generic.core_of(model), head=generic.head_of(model), recurrent=tuple(names))
+    names, towers = recurrent.install(model), probe.towers(model)
+    return Subject(
+        model=model,
+        core=generic.core_of(model),
+        head=generic.head_of(model),
+        recurrent=tuple(names),
+        layers=tuple(layer for layer, _ in probe.decoder_layers(model)),
+        towers=tuple(towers),
+        blocks=tuple(block for tower in towers for block in probe.blocks(tower)),
+    )
 
 
 def states(subject: Subject, rows: Sequence[int], columns: Sequence[int], **inputs: Any) -> tuple[Tensor, Any]:
@@ -287,7 +305,7 @@ def row_masks(subject: Subject, group: PromptAnswers) -> list[Tensor]:
         moved = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in given.items()}
         subject.core(**moved, **features_of(group.media))
 
-    return masks.own_masks(run)
+    return masks.own_masks(run, subject.layers[0])
 
 
 def _read(subject: Subject, read: Read | None, found: Tensor, targets: Sequence[int]) -> Tensor:

@@ -1,7 +1,7 @@
 """Masks of packed rows for any model: its own mask of one row, asked for and then cut by ownership.
 
 A model makes its masks through transformers' mask interface. `own_masks` runs it on one row (a prompt with its longest answer) up to the
-first attention call and keeps what it made, in the order in which it was made: full, sliding, chunked, with pictures that see
+first layer of its decoder and keeps what it made, in the order in which it was made: full, sliding, chunked, with pictures that see
 themselves, whatever it is. For packed columns i, j with row positions r and owners o (0 is the prompt)
 
     allow[i, j] = M[r_i, r_j] and (o_j == 0 or o_j == o_i)        in the same group, else False
@@ -71,9 +71,6 @@ def install(model: Any) -> None:
 
 def _attention(plain: Callable[..., Any]) -> Callable[..., Any]:
     def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        now = _NOW.get()
-        if now is not None and now.given is None:
-            raise Taken
         return ordered(lambda q, k, v: plain(module, q, k, v, *args, **kwargs), query, key, value)
 
     return attend
@@ -98,25 +95,33 @@ def _mask(*args: Any, **kwargs: Any) -> Any:
     return made
 
 
-def own_masks(run: Callable[[], Any]) -> list[Tensor]:
-    """Keep the masks that a model makes while `run` computes one row [1, S].
+def own_masks(run: Callable[[], Any], first: torch.nn.Module) -> list[Tensor]:
+    """Keep the masks that a model makes while `run` computes one row [1, S], up to the decoder's `first` layer.
 
     Returns:
         [S, S] bool each, in the order in which they are made.
 
     Raises:
-        RuntimeError: the row ran to its end without an attention call that goes through here.
+        RuntimeError: no mask was made in front of that layer.
     """
+
+    def taken(*_: Any) -> None:
+        raise Taken
+
     now = Masks()
     token = _NOW.set(now)
+    # in front of all other hooks: where weights lie in shards, the layer's own would ask the other ranks for them
+    hook = first.register_forward_pre_hook(taken, prepend=True)
     try:
         with torch.no_grad():
             run()
     except Taken:
-        return now.kept
+        if now.kept:
+            return now.kept
     finally:
+        hook.remove()
         _NOW.reset(token)
-    raise RuntimeError("no layer of the model attends through transformers' attention interface")
+    raise RuntimeError("the model makes no mask through transformers' mask interface in front of its first layer")
 
 
 def giving(masks: Sequence[Tensor], run: Callable[[], Any]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.nn import Linear
+from torch.nn import Linear, ModuleList
 
 from vlmrl.extras.families.generic import Message, core_of, placeholders, rendered
 from vlmrl.types import MediaKind, Part
@@ -115,6 +115,18 @@ def lora_targets(model: Any) -> Mapping[str, tuple[str, ...]]:
         for name, _ in _adaptable(layer):
             out.setdefault(kind, {})[name.rpartition(".")[2]] = None
     return {kind: tuple(names) for kind, names in out.items()}
+
+
+def towers(model: Any) -> list[Any]:
+    """Modules of the core that make features of media, without projectors."""
+    core = core_of(model)
+    return [child for name, child in core.named_children() if part_of(f"{name}.") == "vision" and any(True for _ in child.parameters())]
+
+
+def blocks(tower: Any) -> list[Any]:
+    """The layers of a tower: its largest list of modules."""
+    lists = [module for module in tower.modules() if isinstance(module, ModuleList)]
+    return list(max(lists, key=lambda one: sum(p.numel() for p in one.parameters()), default=()))
 
 
 def decoder_layers(model: Any) -> Sequence[tuple[Any, str]]:

@@ -55,15 +55,16 @@ class Scribe:
         """The text of a prompt, a placeholder per medium."""
         return generic.rendered(self.processor, messages)
 
-    def expand(self, messages: Sequence[Message], media: Sequence[Any]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
-        """(token ids, kinds of tokens by the name of the core's argument) of a prompt. `media`: its handles with their frames.
+    def expand(self, text: str, media: Sequence[Any]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
+        """(token ids, kinds of tokens by the name of the core's argument) of a rendered text or a part of one. `media`: its handles with
+        their frames.
 
         Raises:
             RowError: `placeholder`: the processor refuses it.
         """
         handles = [one.handle for one in media]
         given = [medium_of(one.frames, h.kind, h.step_times, h.duration) for one, h in zip(media, handles, strict=True)]
-        made = self._asked(RowError, "placeholder", lambda: generic.processed(self.processor, self.render(messages), given))
+        made = self._asked(RowError, "placeholder", lambda: generic.processed(self.processor, text, given))
         kinds = {name: tuple(made[name][0].tolist()) for name in generic.TYPES if name in made}
         return tuple(made["input_ids"][0].tolist()), kinds
 

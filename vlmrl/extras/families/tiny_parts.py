@@ -35,13 +35,15 @@ QWEN_NAMED = {
 
 
 def template(frame: tuple[str, str], image: str, video: str | None = None, *, bos: str = "", answers: str = "assistant") -> str:
-    """A chat template: `bos`, each message in its frame, media by their text where they stand among the parts."""
+    """A chat template: `bos`, each message in its frame, media by their text where they stand among the parts. `answers`: its name for the
+    role that answers."""
     before, after = frame
     part = "{% if c['type'] == 'image' %}" + image
     part += "" if video is None else "{% elif c['type'] == 'video' %}" + video
     part += "{% elif c['type'] == 'text' %}{{ c['text'] }}{% else %}{{ raise_exception('no ' ~ c['type']) }}{% endif %}"
     content = "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for c in m['content'] %}" + part + "{% endfor %}{% endif %}"
-    each = "{% for m in messages %}" + before.replace("{role}", "{{ m['role'] }}") + content + after + "{% endfor %}"
+    role = "{{ '" + answers + "' if m['role'] == 'assistant' else m['role'] }}"
+    each = "{% for m in messages %}" + before.replace("{role}", role) + content + after + "{% endfor %}"
     return bos + each + "{% if add_generation_prompt %}" + before.replace("{role}", answers) + "{% endif %}"
 
 

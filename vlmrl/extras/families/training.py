@@ -23,7 +23,7 @@ from vlmrl.policy.head import HeadOptions
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import PositionSpec, Row, by_prompt, response_mask, split_shared, to_device
 from vlmrl.policy.repeat import split
-from vlmrl.policy.vision import VisionCache
+from vlmrl.policy.vision import PassFeatures, VisionCache
 from vlmrl.registry import Catalogue
 from vlmrl.types import Prompt
 
@@ -44,9 +44,8 @@ class RowsBatch:
         return torch.tensor([row.group for row in self.rows])
 
 
-def encoded(policy: Policy, prompt: Prompt, pixels: Any) -> Encoded:
+def encoded(subject: Subject, prompt: Prompt, pixels: Any) -> Encoded:
     """A prompt as the layouts take it, with its positions. `pixels`: the media store."""
-    subject: Subject = policy.subject
     argued = [pixels.get_key(handle.key).argued for handle in prompt.media]
     names = dict.fromkeys(name for one in argued for name in one.arguments if not name.startswith("pixel_"))
     inputs = {name: _joined([one.arguments[name] for one in argued if name in one.arguments]) for name in names}
@@ -121,7 +120,7 @@ def _forward(name: str) -> Callable[..., TokenLogprobs]:
     def forward(
         policy: Policy,
         batch: RowsBatch,
-        vision: VisionCache,
+        vision: VisionCache | PassFeatures,
         *,
         train: bool,
         **how: Any,
@@ -130,10 +129,11 @@ def _forward(name: str) -> Callable[..., TokenLogprobs]:
         asked = HeadOptions(**how)
         groups = by_prompt(batch.rows)
         prompts = [batch.rows[places[0]].prompt for places in groups]
+        pixels = vision.pixels if isinstance(vision, VisionCache) else vision.cache.pixels
         features = vision.features(policy, [handle for prompt in prompts for handle in prompt.media], train=train)
         questions = [
             layouts.PromptAnswers(
-                prompt=encoded(policy, prompt, vision.pixels),
+                prompt=encoded(policy.subject, prompt, pixels),
                 media=[features[handle.key].features for handle in prompt.media],
                 answers=[batch.rows[place].response for place in places],
             )

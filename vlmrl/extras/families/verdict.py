@@ -48,6 +48,17 @@ class Verdict:
         """Layouts that `vlmrl check` found exact for the model, with the version of transformers that is installed."""
         return self.layouts if self.versions.get("transformers") == _installed("transformers") else ()
 
+    def lacks(self, promise: str) -> str:
+        """Why a promise does not hold of the model with the version of transformers that is installed; nothing where it holds."""
+        kept, about = self.kept.get(promise), self.about.get(promise, "")
+        if kept is False:
+            return f"{self.path}/{REPORT} says that it does not keep {promise} ({about}): see its `checks`"
+        if kept is None:
+            return f"{self.path}/{REPORT} does not say whether it keeps {promise}: run `{_command(self.path)}` again"
+        if self.versions.get("transformers") != _installed("transformers"):
+            return f"{self.path}/{REPORT} is of {', '.join(self.older())}: run `{_command(self.path)}` again"
+        return ""
+
     def check(self) -> None:
         """Before the model is used: the report must not speak against that.
 

@@ -10,11 +10,11 @@ Our loss is a sum over ranks that is divided already, so gradients are summed an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -74,9 +74,9 @@ class Fsdp:
         options: dict[str, Any] = {"mesh": self._mesh, "mp_policy": precision}
         if self._offload:
             options["offload_policy"] = CPUOffloadPolicy(pin_memory=policy.device.type == "cuda")
-        core, root = policy.core, Root(policy.model)
+        parts, root = parts_of(policy), Root(policy.model)
         dist.meet("the weights of the model")
-        for unit in (*core.visual.blocks, core.visual, *core.language_model.layers, root):
+        for unit in (*parts.blocks, *parts.towers, *parts.layers, root):
             fill(unit, policy.device)
             fully_shard(unit, **options)
         for module in root.modules():
@@ -88,10 +88,29 @@ class Fsdp:
     def updates(self, policy: Policy, named: Named, cfg: OptimSection) -> FsdpUpdates:
         assert isinstance(policy.shards, FsdpShards)
         # on a CPU nothing is offloaded really, and the update keeps the bits that it has without
-        optimizer, order = make_optimizer(named, cfg, fused=self._offload and policy.device.type == "cuda")
+        fused = self._offload and policy.device.type == "cuda"
+        optimizer, order = make_optimizer(named, cfg, policy.bundle.family.part_of, fused=fused)
         if self._offload:
             spread(optimizer, self._threads)
-        return FsdpUpdates(policy.shards.root, policy.core.visual, named, optimizer, order)
+        return FsdpUpdates(policy.shards.root, parts_of(policy).towers, named, optimizer, order)
+
+
+class Parts(NamedTuple):
+    """Modules that are gathered one after the other, beside the rest of the model."""
+
+    blocks: Sequence[Any]
+    """Of the towers."""
+    towers: Sequence[Any]
+    layers: Sequence[Any]
+    """Of the decoder."""
+
+
+def parts_of(policy: Policy) -> Parts:
+    """What a policy's weights are gathered by."""
+    if policy.subject is not None:
+        return Parts(policy.subject.blocks, policy.subject.towers, policy.subject.layers)
+    core = policy.core
+    return Parts(core.visual.blocks, [core.visual], core.language_model.layers)
 
 
 class FsdpShards:
@@ -158,10 +177,10 @@ class FsdpUpdates:
 
     recovers = False
 
-    def __init__(self, root: Any, tower: Any, named: Named, optimizer: torch.optim.Optimizer, order: list[str]):
-        """`root`, `tower`: units of FSDP."""
+    def __init__(self, root: Any, towers: Sequence[Any], named: Named, optimizer: torch.optim.Optimizer, order: list[str]):
+        """`root`, `towers`: units of FSDP."""
         self.optimizer = optimizer
-        self._root, self._tower = root, tower
+        self._root, self._towers = root, towers
         self._named, self._order = dict(named), order
 
     def zero(self) -> None:
@@ -172,7 +191,8 @@ class FsdpUpdates:
         its own sums; what is complete too early or never would be a wrong gradient."""
         del last
         self._root.set_requires_all_reduce(complete.rest)
-        self._tower.set_requires_all_reduce(complete.tower)
+        for tower in self._towers:
+            tower.set_requires_all_reduce(complete.tower)
         scalar.backward()
 
     def finish(self, max_norm: float) -> torch.Tensor:

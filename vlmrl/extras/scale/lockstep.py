@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.distributed as torch_dist
 
@@ -33,6 +34,8 @@ from vlmrl.types import MediaHandle, Prompt
 
 _PLACES = 256
 """Numbers that go in one call."""
+_SIDE = 64
+"""Pixels of a side of the picture that a family's own processor is given for an idle pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,18 +143,28 @@ def _added_to_embeddings(policy: Policy, zero: torch.Tensor | int) -> Iterator[N
 
 def _idle_row(policy: Policy) -> Row:
     """A row without media whose one answer token nobody looks at, of a column for each rank that shares it."""
-    end = policy.bundle.end_ids[0]
-    ids = (end,) * (1 if policy.sequence is None else policy.sequence.size)
-    prompt = Prompt(sample=cast(Any, None), ids=ids, media=(), spans=(), answer_format="answer_only")
+    end, writer = policy.bundle.end_ids[0], policy.bundle.writer
+    ids, kinds = (end,) * (1 if policy.sequence is None else policy.sequence.size), {}
+    if writer is not None:  # some models ask what kind of token stands in a column
+        ids, kinds = writer.expand(writer.render([{"role": "user", "content": [{"type": "text", "text": "."}]}]), ())
+    prompt = Prompt(sample=cast(Any, None), ids=ids, media=(), spans=(), answer_format="answer_only", kinds=kinds)
     return Row(index=0, group=0, prompt=prompt, response=(end,))
 
 
 def _idle_pass(policy: Policy, *, train: bool) -> torch.Tensor:
-    """0, from one merged patch of zeros through the tower; with gradient where the tower's would have one."""
+    """0, from one merged patch of zeros, or a black picture, through the tower; with gradient where the tower's would have one."""
+    with torch.set_grad_enabled(train and policy.vision_trains):
+        parts = _idle_features(policy, train=train)
+    return sum((part.float().sum() for part in parts), torch.zeros((), device=policy.device)) * 0
+
+
+def _idle_features(policy: Policy, *, train: bool) -> Sequence[torch.Tensor]:
     bundle = policy.bundle
+    if bundle.argue is not None:
+        black = bundle.argue(np.zeros((1, _SIDE, _SIDE, 3), np.uint8), "image", None, None)
+        with policy.autocast():
+            return policy.subject.hand_over(black).tensors()
     side = bundle.merge_size
     width = 3 * bundle.temporal_patch_size * bundle.patch_size**2
-    with torch.set_grad_enabled(train and policy.vision_trains):
-        # as the real ones: a pass that backward runs again gathers weights there too
-        parts = run_tower(policy, "image", lambda: torch.zeros(side * side, width), [(1, side, side)], train=train)
-    return sum((part.float().sum() for part in parts), torch.zeros((), device=policy.device)) * 0
+    # as the real ones: a pass that backward runs again gathers weights there too
+    return run_tower(policy, "image", lambda: torch.zeros(side * side, width), [(1, side, side)], train=train)

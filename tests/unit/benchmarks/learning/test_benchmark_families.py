@@ -26,7 +26,7 @@ def report(name: str, value: float) -> dict[str, Any]:
         {"promise": "P8", "case": "image", "what": "control", "value": 1.5, "limit": 1e-7, "control": True, "note": "", "ok": True},
         {"promise": "P1", "case": "image", "what": "ids", "value": 0.0, "limit": 0.0, "control": False, "note": "", "ok": True},
     ]
-    kept = {"P6": {"kept": value < 1e-9}, "P1": {"kept": True}, "P8": {"kept": True}}
+    kept = {key: {"kept": key != "P6" or value < 1e-9} for key in families.COLUMNS}
     layouts = ["repeat"] if value < 1e-9 else []
     return {"name": name, "versions": families.versions(), "layouts": layouts, "promises": kept, "checks": checks}
 
@@ -46,8 +46,8 @@ def test_a_family_that_fails_is_listed_with_its_number() -> None:
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def tried(name: str) -> dict[str, Any]:
-        asked.append(name)
+    def tried(name: str, before: Any) -> dict[str, Any]:
+        asked.append(name if before is None else f"{name} again")
         return report(name, 0.0)
 
     monkeypatch.setattr(families, "tried", tried)
@@ -56,10 +56,15 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     families.main(["--only", "gemma3,lfm2_vl", "--write", str(page)])
     assert asked == ["gemma3", "lfm2_vl"]
     old = json.loads(page.with_suffix(".json").read_text())
+    del old["gemma3"]["promises"]["P17"]
+    page.with_suffix(".json").write_text(json.dumps(old))
+    families.main(["--only", "gemma3,lfm2_vl", "--write", str(page)])
+    assert asked == ["gemma3", "lfm2_vl", "gemma3 again"], "a promise that is newer than the report"
+    old = json.loads(page.with_suffix(".json").read_text())
     old["gemma3"]["versions"]["torch"] = "1.0"
     page.with_suffix(".json").write_text(json.dumps(old))
     families.main(["--only", "gemma3", "--write", str(page)])
-    assert asked[2:] == ["gemma3"], "another version is tried anew"
+    assert asked[3:] == ["gemma3"], "another version is tried anew"
     assert "None of those that ran." in page.read_text()
     [left] = [line for line in page.read_text().splitlines() if line.startswith("With these versions: ")]
     assert "qwen2_vl, " in left

@@ -91,13 +91,23 @@ def test_text_cannot_bring_control_tokens(tiny: Tiny, conversation: Conversation
 
 
 def test_segments_follow_in_order(tiny: Tiny, conversation: Conversation):
-    first, chain = chain_of(tiny, conversation)
+    _, chain = chain_of(tiny, conversation)
     with pytest.raises(ValueError, match="follows an answer"):
         conversation.observation(chain[0], "Next.", ())
     with pytest.raises(ValueError, match="at least one token"):
         answer_segment(chain[0], ())
-    with pytest.raises(ValueError, match="a span per step"):
-        first_segment(dataclasses.replace(first, owners=(0,)))
+
+
+def test_media_of_several_spans_keep_them(tiny: Tiny, conversation: Conversation):
+    """Tiles and rows of patches of other families, and times between the steps of a video: a medium then has more than one span."""
+    first, chain = chain_of(tiny, conversation)
+    (start, end) = first.spans[0]
+    cut = dataclasses.replace(first, spans=((start, start + 1), (start + 1, end)), owners=(0, 0), kinds={"kind": (7,) * len(first.ids)})
+    made = joined([first_segment(cut), *chain[1:]], cut)
+    assert made.spans[:2] == cut.spans
+    assert made.owners == (0, 0, 1)
+    assert made.spans[2] == joined(chain, first).spans[1]
+    assert made.kinds["kind"] == (7,) * len(first.ids) + (0,) * (len(made.ids) - len(first.ids)), "what has no kinds is text"
 
 
 def test_a_template_that_rewrites_the_past_is_refused(tiny: Tiny):

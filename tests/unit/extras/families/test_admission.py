@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tests.support.reports import HERE, written
 from tests.support.runs import small_config
 from vlmrl.config.schema import Config
 from vlmrl.extras.families.family import GenericFamily
@@ -47,13 +49,15 @@ REFUSED: list[tuple[Config, str]] = [
     (recipe(media={"vision_cache_dir": "x"}), "media.vision_cache_dir: 'x'"),
     (
         recipe(train={"sharding": "fsdp"}),
-        "train.sharding: 'fsdp' is not proven with a 'gemma3' model under model.family 'generic'; take ddp",
+        "train.sharding: 'fsdp' is not proven with a 'gemma3' model under model.family 'generic'; take ddp; no report lies beside it",
     ),
+    (recipe(train={"sharding": "zero3"}), "train.sharding: 'zero3'"),
+    (recipe(train={"offload": "optimizer"}), "train.offload: 'optimizer'"),
     (recipe(train={"sequence": 2}), "train.sequence: 2"),
     (recipe(rollout={"engine": "vllm"}), "stages[1].rollout.engine: 'vllm'"),
     (recipe(rollout={"graphs": True}), "stages[1].rollout.graphs: True"),
     (episodes(), "stages[1].environment: 'toy_desk' is not proven"),
-    (episodes(screens=1), "take a Qwen-VL model"),
+    (episodes(screens=1), "`vlmrl check` of a folder with the model tries promise P17"),
 ]
 
 
@@ -62,6 +66,27 @@ def test_what_is_not_proven_is_refused_with_what_to_do(cfg: Config, said: str) -
     (problem,) = unproven(GENERIC, cfg)
     assert said in problem
     assert unproven(OWN, cfg) == []
+
+
+PROMISED = [(recipe(train={"sharding": "fsdp"}), "P16", "an update of shards"), (episodes(), "P17", "conversations")]
+
+
+@pytest.mark.parametrize(("cfg", "promise", "about"), PROMISED)
+def test_what_a_report_promises_is_taken_and_nothing_else(cfg: Config, promise: str, about: str, tmp_path: Path) -> None:
+    family = replace(GENERIC, path=str(written(tmp_path)))
+    assert unproven(family, cfg) == []
+    written(tmp_path, red=(promise,))
+    (problem,) = unproven(family, cfg)
+    assert f"conform.json says that it does not keep {promise} ({about}" in problem
+    assert "see its `checks`" in problem
+    other = next(one for one, number, _ in PROMISED if number != promise)
+    assert unproven(family, other) == [], "each is refused for its own promise alone"
+    written(tmp_path, without=(promise,))
+    (problem,) = unproven(family, cfg)
+    assert f"does not say whether it keeps {promise}: run `vlmrl check {tmp_path}` again" in problem
+    written(tmp_path, versions={"transformers": "4.0.0", "torch": HERE["torch"]})
+    (problem,) = unproven(family, cfg)
+    assert "conform.json is of transformers 4.0.0, here" in problem
 
 
 @pytest.mark.parametrize("cfg", [recipe(), recipe({"lora": {"rank": 4}}), recipe({"lora": {"rank": 4, "vision": True}})])
@@ -73,10 +98,10 @@ def test_plain_recipes_and_adapters_are_taken_in_any_number_of_replicas(
     assert unproven(GENERIC, cfg) == []
 
 
-def chosen(asked: str, *layouts: str, recomputes: bool = False, family: Any = GENERIC) -> tuple[str, str]:
+def chosen(asked: str, *layouts: str, recomputes: bool = False, shards: bool = False, family: Any = GENERIC) -> tuple[str, str]:
     """(the layout of a stage, what was said of it)."""
     said: list[str] = []
-    policy = SimpleNamespace(bundle=SimpleNamespace(family=family, layouts=layouts))
+    policy = SimpleNamespace(bundle=SimpleNamespace(family=family, layouts=layouts), shards=SimpleNamespace(collective=shards))
     session = SimpleNamespace(policy=policy, recomputes=recomputes, ui=SimpleNamespace(say=said.append))
     taken = layout_told(cast(Any, session), cast(Any, SimpleNamespace(name="rl", forward=asked)))
     return taken, "".join(said)
@@ -98,6 +123,12 @@ def test_the_layout_is_the_best_that_the_kit_admits(layouts: tuple[str, ...], as
     layout, why = chosen(asked, *layouts, recomputes=recomputes)
     assert layout == taken
     assert ("vlmrl check" in why) == (layout != asked)
+
+
+def test_weights_in_shards_have_no_forked_cache() -> None:
+    """Its passes are as many as a rank has prompts, and every rank has to make the same."""
+    assert chosen("shared_prefix", "repeat", "fork", shards=True)[0] == "repeat"
+    assert chosen("shared_prefix", "repeat", "fork", "shared_prefix", shards=True) == ("shared_prefix", "")
 
 
 @pytest.mark.parametrize("asked", ["chains", "trees"])

@@ -15,6 +15,7 @@ from tests.support.given import load_given, make_model, make_rows
 from tests.support.tiny import Tiny
 from vlmrl.data.encode import messages
 from vlmrl.errors import RowError
+from vlmrl.extras.agents.conversation import Conversation, answer_segment, first_segment, joined
 from vlmrl.extras.families import generic
 from vlmrl.extras.families.engine_fork import ForkEngine
 from vlmrl.extras.families.scribe import medium_of
@@ -154,9 +155,31 @@ def test_control_tokens_in_a_question_are_refused_before_the_processor(given: Ti
             assert caught.value.reason == "control_token"
 
 
-def test_observations_of_environments_are_refused(given: Tiny) -> None:
-    with pytest.raises(RowError, match="Qwen-VL families only"):
-        given.encoder.spread([1], [], "an observation")
+def test_rows_of_turns_are_scored_as_the_engine_sampled_them(given: Tiny) -> None:
+    """A conversation that goes on with the medium of another row: every turn is sampled under what came before it."""
+    conversation = Conversation(given.encoder)
+    first, other = given.prompts(2)
+    chain, rows, reported = [first_segment(first)], list[Row](), list[tuple[float, ...]]()
+    for turn, media in enumerate([None, other.media, ()]):
+        if media is not None:
+            chain.append(conversation.observation(chain[-1], "now look", media))
+        prompt = joined(chain, first)
+        request = Request(prompt=prompt, ks=(0,), seeds=(turn,))
+        (one,) = ForkEngine(given.policy, given.vision).generate([request], SETTINGS)[0]
+        rows.append(Row(index=turn, group=0, prompt=prompt, response=one.ids))
+        reported.append(one.logprobs)
+        chain.append(answer_segment(chain[-1], one.ids))
+    assert [len(row.prompt.media) for row in rows] == [len(first.media), *[len(first.media) + len(other.media)] * 2]
+    pads = set(given.bundle.pad_ids.values())
+    for row in rows:
+        shown = [token for start, end in row.prompt.spans for token in row.prompt.ids[start:end]]
+        assert set(shown) <= pads
+        assert len(shown) == sum(handle.tokens for handle in row.prompt.media)
+    with torch.no_grad():
+        for layout in ("repeat", "shared_prefix"):
+            for logp_T, sampled in zip(scored(given, rows, layout).logp_BT, reported, strict=True):
+                torch.testing.assert_close(logp_T[: len(sampled)], torch.tensor(sampled), rtol=0, atol=2e-4)
+                assert float(logp_T[len(sampled) :].abs().sum()) == 0.0
 
 
 def test_the_tower_trains_through_the_layouts_and_features_of_a_frozen_one_are_kept(given: Tiny) -> None:

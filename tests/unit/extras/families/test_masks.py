@@ -33,5 +33,7 @@ def test_groups_do_not_see_each_other() -> None:
 def test_a_model_that_asks_for_another_number_of_masks_is_refused() -> None:
     with pytest.raises(RuntimeError, match="asked for 0 masks of a packed row and for 1"):
         masks.giving([torch.ones(1, 1, dtype=torch.bool)], lambda: None)
-    with pytest.raises(RuntimeError, match="no layer of the model"):
-        masks.own_masks(lambda: None)
+    layer = torch.nn.Identity()
+    for run in (lambda: None, lambda: layer(torch.zeros(1))):
+        with pytest.raises(RuntimeError, match="makes no mask"):
+            masks.own_masks(run, layer)

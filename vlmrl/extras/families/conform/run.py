@@ -12,7 +12,7 @@ from typing import Any
 
 from vlmrl import fs
 from vlmrl.errors import ConfigError
-from vlmrl.extras.families.conform import company, engine, exact, headers, inputs, refused, whole
+from vlmrl.extras.families.conform import company, engine, exact, headers, inputs, refused, shards, turns, whole
 from vlmrl.extras.families.conform.check import Check
 from vlmrl.extras.families.conform.float64 import throughout
 from vlmrl.extras.families.conform.subject import Tried
@@ -34,6 +34,8 @@ PROMISES: dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]] = {
     "P12": ("a packed row chooses the experts of rows alone", (whole.experts,), ()),
     "P13": ("the switch for thinking", (whole.thinking,), ()),
     "P15": ("control tokens in a text are refused", (refused.control_tokens,), ()),
+    "P16": ("an update of shards is that of one process", (shards.sharded,), ()),
+    "P17": ("conversations are laid out and kept, and answers alone are scored", (), (turns.laid_out,)),
 }
 """Number -> (what is promised, checks of the model as it is, checks of the model with all of its arithmetic in float64)."""
 ENGINES: dict[str, dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]]] = {

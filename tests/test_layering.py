@@ -101,7 +101,7 @@ ONLY_IMPORTED_BY: dict[str, set[str]] = {
 """Modules that (almost) nobody imports."""
 
 OWNERS: dict[str, tuple[str, ...]] = {
-    "av": ("media", "extras.toy.world"),
+    "av": ("media", "extras.toy.world", "extras.pixels.feed"),
     "decord": ("media",),
     "torchcodec": ("media",),
     "PIL": (
@@ -112,6 +112,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "extras.families.conform",
         "extras.bridge",
         "extras.python",
+        "extras.pixels",
     ),
     "transformers": (
         "policy",

@@ -79,7 +79,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
 
 
 def test_tools_are_those_that_fit_nowhere_else():
-    assert set(COMMANDS["tools"].commands) == {"toy", "cache", "env", "thoughts", "pins"}
+    assert set(COMMANDS["tools"].commands) == {"toy", "cache", "env", "thoughts", "pins", "pixels"}
 
 
 COMMANDS: dict[str, Any] = get_command(cli.app).commands  # pyright: ignore[reportAttributeAccessIssue]

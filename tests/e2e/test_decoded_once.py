@@ -111,6 +111,25 @@ def test_each_medium_is_opened_and_decoded_once(
     assert sum("grad_norm" in line for line in metrics) == STEPS
 
 
+@pytest.mark.parametrize("kind", ["distill", "teacher_sft"])
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_a_file_that_a_teacher_sees_otherwise_is_decoded_once_as_well(
+    tiny_files: tuple[Path, Path], world: Path, tmp_path: Path, prefetch: bool, kind: str
+) -> None:
+    made = config(tiny_files[0], world, tmp_path / "runs", prefetch=prefetch, decoder="pyav")
+    stage = made["stages"][0]
+    for field in ("rewards", "advantage", "beta"):
+        stage.pop(field, None)
+    stage |= {"kind": kind, "teacher": {"media": {"min_pixels": 12544, "max_pixels": 12544}}}
+    trace = in_child(media_trace.traced_run, made, out=tmp_path / "trace.json")
+    videos, pictures = (sorted(p.name for p in (world / folder).rglob("*.*")) for folder in ("videos", "pictures"))
+    assert counts(trace, "av_passes", videos) == {1}
+    assert counts(trace, "pil_decodes", [name for name in pictures if name.endswith(".png")]) == {1}
+    seen = [json.loads(line) for line in next((runs.run_dir(made) / "teacher").glob("*.rank-0.jsonl")).read_text().splitlines()]
+    assert len(seen) == ROWS
+    assert all(line["student"]["media"] != line["teacher"]["media"] for line in seen)
+
+
 def test_a_second_look_is_seen_by_the_trace(world: Path, tmp_path: Path) -> None:
     """The count can fail: two stores decode twice."""
     trace = in_child(media_trace.twice, str(world), out=tmp_path / "trace.json")

@@ -14,6 +14,7 @@ import torch
 from tests.e2e.test_two_ranks import assert_same_updates
 from tests.support import runs
 from tests.support.ranks import run_ranks
+from vlmrl.extras.distill.section import TeacherSftSection
 from vlmrl.run.tracking import read_metrics
 
 BOTH = {"auxiliary_losses": [{"name": "teacher_jsd", "weight": 0.5}]}
@@ -27,6 +28,14 @@ def small(files: tuple[Path, Path], root: Path, **stage: Any) -> dict[str, Any]:
         del rl[field]
     rl |= {"kind": "distill", "steps": 3, "teacher": {"media": {"min_pixels": 12544, "max_pixels": 12544}}} | stage
     del config["eval"]
+    return config
+
+
+def imitating(files: tuple[Path, Path], root: Path) -> dict[str, Any]:
+    """The same with answers of the teacher."""
+    config = small(files, root, kind="teacher_sft")
+    (stage,) = config["stages"]
+    config["stages"] = [{key: value for key, value in stage.items() if key in TeacherSftSection.model_fields}]
     return config
 
 
@@ -77,6 +86,42 @@ def test_two_ranks_equal_one(uninterrupted: tuple[dict[str, Any], dict[str, Any]
     for one, other in zip(alone, together, strict=True):
         for name in (name for name in one if name.startswith("distill/")):
             assert other[name] == pytest.approx(one[name], abs=2e-5), name
+
+
+def test_a_teacher_that_follows_the_policy_after_a_kill(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its weights are in the checkpoint: the same bits as without the kill, and other ones than with a teacher that stays."""
+    moving = {"weights": "average", "average": {"every": 1, "decay": 0.5}, "media": {"min_pixels": 12544, "max_pixels": 12544}}
+    whole, killed, still = (
+        small(tiny_files, tmp_path / name, teacher=teacher)
+        for name, teacher in (("whole", moving), ("killed", moving), ("still", {"media": moving["media"]}))
+    )
+    assert runs.run(whole) == 0, Path(whole["run"]["root"], "error.txt").read_text()
+    assert runs.run(killed, "step.before_update@3:kill") == -9
+    assert runs.run(killed) == 0
+    assert runs.outcome(killed) == runs.outcome(whole)
+    assert runs.run(still) == 0
+    lines = [
+        [line["distill/gap"] for line in read_metrics(runs.run_dir(one) / "metrics.jsonl") if "distill/gap" in line]
+        for one in (whole, still)
+    ]
+    assert lines[0][0] == lines[1][0]
+    assert lines[0][1:] != lines[1][1:]
+
+
+def test_the_teachers_answers_after_a_kill_and_on_two_ranks(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """What it answers is a function of coordinates: a run that was killed draws it again, and two ranks draw what one does."""
+    whole, killed, together = (imitating(tiny_files, tmp_path / name) for name in ("whole", "killed", "together"))
+    assert runs.run(whole) == 0, Path(whole["run"]["root"], "error.txt").read_text()
+    assert runs.run(killed, "step.before_update@2:kill") == -9
+    assert runs.run(killed) == 0
+    assert runs.outcome(killed) == runs.outcome(whole)
+    lines = [line for line in read_metrics(runs.run_dir(whole) / "metrics.jsonl") if "loss" in line]
+    assert len(lines) == 3
+    assert all(line["grad_norm"] > 0 for line in lines)
+    sides = json.loads((runs.run_dir(whole) / "teacher" / "rl.json").read_text())
+    assert [sides[side]["max_pixels"] for side in ("student", "teacher")] == [4704, 12544]
+    run_ranks(2, tmp_path / "together", runs._run, together, None)
+    assert_same_updates([whole, together], steps=3)
 
 
 def test_a_teacher_of_another_size(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,6 +32,19 @@ class DecodedMedium:
     spacing: float | None = None
     """Videos: seconds between two frames asked for."""
 
+    def facts(self) -> dict[str, Any]:
+        """Give all but the frames, and the shape of these, as JSON values."""
+        times = None if self.times is None else self.times.tolist()
+        return {"shape": self.frames.shape, "size": self.size, "times": times, "duration": self.duration, "spacing": self.spacing}
+
+    @staticmethod
+    def of(frames: np.ndarray, facts: Mapping[str, Any]) -> DecodedMedium:
+        """Put frames and `facts` together again."""
+        times = None if facts["times"] is None else np.array(facts["times"], dtype=np.float64)
+        height, width = facts["size"]
+        size = (int(height), int(width))
+        return DecodedMedium(frames=frames, size=size, times=times, duration=facts["duration"], spacing=facts["spacing"])
+
 
 def decode_medium(data: bytes, kind: Stored, sizing: Sizing) -> DecodedMedium:
     """Decode, choose frames and resize. Deterministic.
@@ -39,16 +52,31 @@ def decode_medium(data: bytes, kind: Stored, sizing: Sizing) -> DecodedMedium:
     Raises:
         MediaError: damaged, too large, of the wrong format or shape.
     """
-    return DECODERS[kind](data, sizing)
+    return decode_views(data, kind, (sizing,))[0]
 
 
-def _decode_picture(data: bytes, sizing: Sizing) -> DecodedMedium:
+def decode_views(data: bytes, kind: Stored, sizings: Sequence[Sizing]) -> list[DecodedMedium]:
+    """Decode once, and choose and resize the frames of several views.
+
+    Args:
+        sizings: one for each view; all name one decoder.
+
+    Returns:
+        For each view what `decode_medium` gives for it, bit for bit.
+
+    Raises:
+        MediaError: as `decode_medium`, for any of the views.
+    """
+    return DECODERS[kind](data, sizings)
+
+
+def _decode_picture(data: bytes, sizings: Sequence[Sizing]) -> list[DecodedMedium]:
     pixels = decode_image(data)
     size = (pixels.shape[0], pixels.shape[1])
-    return DecodedMedium(frames=resize(pixels[None], *sizing.target(*size, frames=1)), size=size)
+    return [DecodedMedium(frames=resize(pixels[None], *sizing.target(*size, frames=1)), size=size) for sizing in sizings]
 
 
-DECODERS: Catalogue[Callable[[bytes, Sizing], DecodedMedium]] = Catalogue(
+DECODERS: Catalogue[Callable[[bytes, Sequence[Sizing]], list[DecodedMedium]]] = Catalogue(
     "kind of medium",
     {"image": _decode_picture},
     {"video": "vlmrl.media.video:decode_video", "frames": "vlmrl.media.frames:decode_frames"},

@@ -216,32 +216,38 @@ def plan_frames(ref: MediaRef, root: Path, sizing: Sizing) -> Planned:
     return planned(grid, sizing, spacing, stamps[places], end)
 
 
-def decode_frames(data: bytes, sizing: Sizing) -> DecodedMedium:
-    """Decode a bundle, as `decode.decode_medium` does a file: the pictures on screen at the times asked for; each is decoded once."""
+def decode_frames(data: bytes, sizings: Sequence[Sizing]) -> list[DecodedMedium]:
+    """Decode a bundle, as `decode.decode_views` does a file: the pictures on screen at the times asked for; each is decoded once."""
     pictures = pictures_of(data)
     count = len(pictures.files)
-    requests, spacing = sizing.requests(VideoInfo(1, 1, pictures.end, count))
-    places = frames_on_screen(pictures.times, requests)
-    size = target = None
-    shown: dict[int, np.ndarray] = {}
+    requests = [sizing.requests(VideoInfo(1, 1, pictures.end, count)) for sizing in sizings]
+    places = [frames_on_screen(pictures.times, times).tolist() for times, _ in requests]
+    size, targets = None, list[tuple[int, int]]()
+    shown: list[dict[int, np.ndarray]] = [{} for _ in sizings]
     # each picture once, in the order of the video
-    for place in dict.fromkeys(places.tolist()):
+    for place in sorted({place for of_view in places for place in of_view}):
         try:
             pixels = decode_image(bytes(pictures.files[place]))
         except MediaError as error:
             raise MediaError(error.reason, f"{pictures.names[place]}: {str(error).removeprefix(error.reason + ': ')}") from error
         height, width = pixels.shape[:2]
-        if size is None or target is None:
+        if size is None:
             size = (height, width)
-            check_bounds(width, height, pictures.end, len(requests))
-            target = sizing.target(height, width, frames=len(requests))
+            for sizing, (times, _) in zip(sizings, requests, strict=True):
+                check_bounds(width, height, pictures.end, len(times))
+                targets.append(sizing.target(height, width, frames=len(times)))
         same_sizes([(pictures.names[0], size), (pictures.names[place], (height, width))])
-        shown[place] = resize(pixels[None], *target)[0]
+        for of_view, target, own in zip(places, targets, shown, strict=True):
+            if place in of_view:
+                own[place] = resize(pixels[None], *target)[0]
     assert size is not None, "the first frame is on screen at 0"
-    return DecodedMedium(
-        frames=np.stack([shown[place] for place in places.tolist()]),
-        size=size,
-        times=pictures.times[places],
-        duration=pictures.end,
-        spacing=spacing,
-    )
+    return [
+        DecodedMedium(
+            frames=np.stack([own[place] for place in of_view]),
+            size=size,
+            times=pictures.times[of_view],
+            duration=pictures.end,
+            spacing=spacing,
+        )
+        for of_view, own, (_, spacing) in zip(places, shown, requests, strict=True)
+    ]

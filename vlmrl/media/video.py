@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +28,8 @@ from vlmrl.media.sampling import TICK, Backend, Decoder, VideoInfo, check_bounds
 from vlmrl.media.sizing import Sizing
 
 Transform = Callable[[np.ndarray], np.ndarray]
+Shown = tuple[np.ndarray, np.ndarray]
+"""Frames uint8 [T, H, W, 3], and when each comes on screen, float64 [T] in seconds."""
 
 LEVELS = 3
 """Largest difference between the decoders' pixels, of 255."""
@@ -52,6 +55,17 @@ class VideoFrames:
     """(H, W) of the file's upright frames."""
     backend: Backend
     """What decoded."""
+
+
+@dataclass(frozen=True)
+class _View:
+    """What is asked of one pass over a file, which several may share."""
+
+    requests: np.ndarray
+    """float64 [T], ascending, in seconds."""
+    spacing: float
+    change: Transform
+    """Applied to frames as they come."""
 
 
 def shown_times(packets: container.Packets, requests: np.ndarray) -> np.ndarray:
@@ -102,19 +116,26 @@ def read_video(
         raise MediaError("too_large", f"video: {len(data)} bytes, the limit is {VIDEO_BYTES}")
     backend = resolve_decoder(decoder)
     header = container.read_header(io.BytesIO(data))
+    requests, spacing = request_times(header.info, fps=fps, min_frames=min_frames, max_frames=max_frames, frame_factor=frame_factor)
+    (shown,) = _read(data, header, [_View(requests, spacing, transform or (lambda frames: frames))], backend)
+    return shown
+
+
+def _read(data: bytes, header: container.Header, views: Sequence[_View], backend: Backend) -> list[VideoFrames]:
+    """The frames that each view asks for, of one pass over the file."""
     packets = container.scan(io.BytesIO(data))
     container.check_share(header, packets)
-    requests, spacing = request_times(header.info, fps=fps, min_frames=min_frames, max_frames=max_frames, frame_factor=frame_factor)
-    change = transform or (lambda frames: frames)
-    chosen: tuple[np.ndarray, np.ndarray] | None = None
+    chosen: list[Shown] | None = None
     # other decoders are asked for frames by number; in an irregular file numbers do not mean the same to all
     if backend != "pyav" and packets.regular:
-        chosen = _by_other(backend, data, header, packets, requests, change)
+        chosen = _by_other(backend, data, header, packets, views)
     if chosen is None:
         backend = "pyav"
-        chosen = _by_pyav(data, header, packets, requests, change)
-    size = (header.info.height, header.info.width)
-    return VideoFrames(frames=chosen[0], times=chosen[1], duration=header.info.duration, spacing=spacing, size=size, backend=backend)
+        chosen = _by_pyav(data, header, packets, views)
+    about: dict[str, Any] = {"duration": header.info.duration, "size": (header.info.height, header.info.width), "backend": backend}
+    return [
+        VideoFrames(frames=frames, times=times, spacing=view.spacing, **about) for view, (frames, times) in zip(views, chosen, strict=True)
+    ]
 
 
 def plan_video(file: BinaryIO, sizing: Sizing, times: bool) -> Planned:
@@ -151,20 +172,21 @@ def read_video_info(file: BinaryIO) -> tuple[VideoInfo, IsoTrack | None]:
     return container.read_header(file, decode=False).info, None
 
 
-def decode_video(data: bytes, sizing: Sizing) -> DecodedMedium:
-    """Decode a video file, as `decode.decode_medium` says."""
-    info = probe_video(data)
-    height, width = sizing.target(info.height, info.width, frames=len(sizing.requests(info)[0]))
-    video = read_video(
-        data,
-        fps=sizing.fps,
-        min_frames=sizing.min_frames,
-        max_frames=sizing.max_frames,
-        decoder=sizing.decoder,
-        frame_factor=sizing.temporal_patch_size,
-        transform=lambda frames: resize(frames, height, width),
-    )
-    return DecodedMedium(frames=video.frames, size=video.size, times=video.times, duration=video.duration, spacing=video.spacing)
+def decode_video(data: bytes, sizings: Sequence[Sizing]) -> list[DecodedMedium]:
+    """Decode a video file, as `decode.decode_views` says."""
+    if len(data) > VIDEO_BYTES:
+        raise MediaError("too_large", f"video: {len(data)} bytes, the limit is {VIDEO_BYTES}")
+    backend = resolve_decoder(sizings[0].decoder)
+    header = container.read_header(io.BytesIO(data))
+    views: list[_View] = []
+    for sizing in sizings:
+        requests, spacing = sizing.requests(header.info)
+        height, width = sizing.target(header.info.height, header.info.width, frames=len(requests))
+        views.append(_View(requests, spacing, partial(resize, height=height, width=width)))
+    return [
+        DecodedMedium(frames=one.frames, size=one.size, times=one.times, duration=one.duration, spacing=one.spacing)
+        for one in _read(data, header, views, backend)
+    ]
 
 
 def read_frames(data: bytes, requests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -179,26 +201,29 @@ def read_frames(data: bytes, requests: np.ndarray) -> tuple[np.ndarray, np.ndarr
     header = container.read_header(io.BytesIO(data))
     packets = container.scan(io.BytesIO(data))
     container.check_share(header, packets)
-    return _by_pyav(data, header, packets, requests, lambda frames: frames)
+    return _by_pyav(data, header, packets, [_View(requests, 0.0, lambda frames: frames)])[0]
 
 
-def _by_pyav(
-    data: bytes, header: container.Header, packets: container.Packets, requests: np.ndarray, change: Transform
-) -> tuple[np.ndarray, np.ndarray]:
-    """(frames, times) of the frame on screen at each request."""
-    frames: list[np.ndarray] = []
-    times: list[float] = []
+def _by_pyav(data: bytes, header: container.Header, packets: container.Packets, views: Sequence[_View]) -> list[Shown]:
+    """The frame on screen at each request of each view."""
+    frames: list[list[np.ndarray]] = [[] for _ in views]
+    times: list[list[float]] = [[] for _ in views]
     count, current = 0, None
 
     def show(shown: container.Decoded, until: float) -> None:
-        asked = 0
-        # a frame answers all requests that fall before the next one comes; it is converted once, and only if there are any
-        while len(frames) + asked < len(requests) and requests[len(frames) + asked] + TICK < until:
-            asked += 1
-        if asked:
-            pixels = change(shown.pixels()[None])[0]
-            frames.extend([pixels] * asked)
-            times.extend([shown.time] * asked)
+        pixels = None
+        for view, shots, stamps in zip(views, frames, times, strict=True):
+            asked = 0
+            # a frame answers all requests that fall before the next one comes; it is converted once, and only if there are any
+            while len(shots) + asked < len(view.requests) and view.requests[len(shots) + asked] + TICK < until:
+                asked += 1
+            if asked:
+                pixels = shown.pixels()[None] if pixels is None else pixels
+                shots.extend([view.change(pixels)[0]] * asked)
+                stamps.extend([shown.time] * asked)
+
+    def taken() -> list[Shown]:
+        return [(np.stack(shots), np.array(stamps, dtype=np.float64)) for shots, stamps in zip(frames, times, strict=True)]
 
     for decoded in container.decode(data, header):
         count += 1
@@ -206,12 +231,12 @@ def _by_pyav(
             show(current, decoded.time)
         current = decoded
         # all answered: the rest of the file is not decoded
-        if len(frames) == len(requests):
-            return np.stack(frames), np.array(times, dtype=np.float64)
+        if all(len(shots) == len(view.requests) for view, shots in zip(views, frames, strict=True)):
+            return taken()
     _check_count(count, packets)
     if current is not None:
         show(current, math.inf)
-    return np.stack(frames), np.array(times, dtype=np.float64)
+    return taken()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,13 +275,12 @@ def _open_torchcodec(data: bytes) -> _Reader:
 _OPEN: dict[str, Callable[[bytes], _Reader]] = {"decord": _open_decord, "torchcodec": _open_torchcodec}
 
 
-def _by_other(
-    name: str, data: bytes, header: container.Header, packets: container.Packets, requests: np.ndarray, change: Transform
-) -> tuple[np.ndarray, np.ndarray] | None:
+def _by_other(name: str, data: bytes, header: container.Header, packets: container.Packets, views: Sequence[_View]) -> list[Shown] | None:
     """The same through another decoder; None where it fails, or lists or shows other frames than PyAV."""
-    places = frames_on_screen(packets.times, requests)
-    distinct = np.unique(places)
-    pieces: list[np.ndarray] = []
+    places = [frames_on_screen(packets.times, view.requests) for view in views]
+    wanted = [np.unique(of_view) for of_view in places]
+    distinct = np.unique(np.concatenate(wanted))
+    pieces: list[list[np.ndarray]] = [[] for _ in views]
     samples: list[np.ndarray] = []
     several = max(1, min(_CHUNK, _CHUNK_PIXELS // (header.info.height * header.info.width)))
     try:
@@ -279,11 +303,18 @@ def _by_other(
         if piece.shape[1:] != (header.info.height, header.info.width, 3) or np.abs(times - packets.times[asked]).max() > 2 * TICK:
             return None
         samples.extend(piece[:, ::_STRIDE, ::_STRIDE].copy())
-        pieces.append(change(piece))
-    if not _confirmed(data, header, packets, dict(zip(distinct.tolist(), samples, strict=True)), float(requests[-1])):
+        for view, own, parts in zip(views, wanted, pieces, strict=True):
+            mine = np.isin(asked, own)
+            if mine.any():
+                parts.append(view.change(piece if mine.all() else piece[mine]))
+    last = max(float(view.requests[-1]) for view in views)
+    if not _confirmed(data, header, packets, dict(zip(distinct.tolist(), samples, strict=True)), last):
         return None
-    # `distinct` is sorted, so this is the index of each request's frame among the decoded ones
-    return np.concatenate(pieces)[np.searchsorted(distinct, places)], packets.times[places]
+    # `own` is sorted, so this is the index of each request's frame among the decoded ones
+    return [
+        (np.concatenate(parts)[np.searchsorted(own, of_view)], packets.times[of_view])
+        for parts, own, of_view in zip(pieces, wanted, places, strict=True)
+    ]
 
 
 def _confirmed(data: bytes, header: container.Header, packets: container.Packets, samples: dict[int, np.ndarray], last: float) -> bool:

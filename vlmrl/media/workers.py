@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from vlmrl.errors import MediaError, VlmrlError
-from vlmrl.media.decode import DecodedMedium, Stored, decode_medium
+from vlmrl.media.decode import DecodedMedium, Stored, decode_views
 from vlmrl.media.sizing import Sizing
 
 MEMORY = 4 * 2**30
@@ -87,30 +87,41 @@ class WorkerPool:
         self._end = weakref.finalize(self, _end_all, self._all)
 
     def decode(self, data: bytes, kind: Stored) -> DecodedMedium:
-        """Decode in a worker, bit for bit as `decode_medium` does. Waits for a free one; a second one tries if the first one dies.
+        """Decode in a worker, bit for bit as `decode_medium` does; raises as `views`."""
+        return self.views(data, kind)[0]
+
+    def views(self, data: bytes, kind: Stored, also: Sequence[Sizing] = ()) -> list[DecodedMedium]:
+        """Decode in a worker, bit for bit as `decode_views` does. Waits for a free one; a second one tries if the first one dies.
+
+        Args:
+            also: further views of the medium.
+
+        Returns:
+            The pool's own view, and the others.
 
         Raises:
-            MediaError: as `decode_medium`, or `timeout`, `crashed` (two workers died over it), `memory`.
+            MediaError: as `decode_views`, or `timeout`, `crashed` (two workers died over it), `memory`.
             VlmrlError: no worker can be started, or it met an error that is no fault of the medium.
         """
+        asked = {"kind": kind, "also": [asdict(sizing) for sizing in also]}
         with self._free:
             try:
-                return self._try(data, kind)
+                return self._try(data, asked)
             except MediaError as error:
                 if error.reason != "crashed":
                     raise
             try:
-                return self._try(data, kind)
+                return self._try(data, asked)
             except MediaError as error:
                 if error.reason != "crashed":
                     raise
                 raise MediaError("crashed", f"{str(error).removeprefix('crashed: ')}; so did the one that tried it before") from error
 
-    def _try(self, data: bytes, kind: Stored) -> DecodedMedium:
+    def _try(self, data: bytes, asked: dict[str, Any]) -> list[DecodedMedium]:
         worker = self._take()
         healthy = False
         try:
-            shown = self._ask(worker, data, kind)
+            shown = self._ask(worker, data, asked)
             healthy = True
             return shown
         except MediaError as error:
@@ -171,9 +182,10 @@ class WorkerPool:
         if not keep:
             worker.end()
 
-    def _ask(self, worker: _Worker, data: bytes, kind: Stored) -> DecodedMedium:
+    def _ask(self, worker: _Worker, data: bytes, asked: dict[str, Any]) -> list[DecodedMedium]:
+        kind = asked["kind"]
         try:
-            answer, body = worker.ask({"kind": kind}, data, self.deadline)
+            answer, parts = worker.ask(asked, data, self.deadline)
         except TimeoutError as error:
             worker.process.kill()
             with self._guard:
@@ -197,14 +209,7 @@ class WorkerPool:
             raise MediaError(str(answer["reason"]), str(answer["message"]))
         if "error" in answer:
             raise VlmrlError(f"a media worker failed, which is no fault of the medium: {answer['error']}")
-        times = answer["times"]
-        return DecodedMedium(
-            frames=body,
-            size=(int(answer["size"][0]), int(answer["size"][1])),
-            times=None if times is None else np.array(times, dtype=np.float64),
-            duration=answer["duration"],
-            spacing=answer["spacing"],
-        )
+        return [DecodedMedium.of(frames, facts) for frames, facts in zip(parts, answer["views"], strict=True)]
 
 
 class _KilledAtStart(VlmrlError):
@@ -260,21 +265,23 @@ class _Worker:
             killed = ended is not None and self.process.returncode < 0
             raise (_KilledAtStart if killed else VlmrlError)(text) from error
 
-    def ask(self, header: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], Any]:
+    def ask(self, header: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], list[np.ndarray]]:
         """Send one medium, and wait for what comes back.
 
         Returns:
-            (answer, frames uint8 [T, h, w, 3], or None where the answer is an error).
+            (answer, frames uint8 [T, h, w, 3] of each view, none where the answer is an error).
         """
         until = time.monotonic() + seconds
         _send(self.line, header, data, until)
         answer, body = _receive(self.line, until)
         if "reason" in answer or "error" in answer:
-            return answer, None
-        shape = answer.get("shape")
-        if not isinstance(shape, list) or len(shape) != 4 or shape[3] != 3 or int(np.prod(shape)) != len(body) or not len(body):
-            raise _BrokenReply(f"{len(body)} bytes for frames of shape {shape}")
-        return answer, np.frombuffer(body, dtype=np.uint8).reshape(shape)
+            return answer, []
+        shapes = [view.get("shape") for view in answer.get("views", [])]
+        sizes = [int(np.prod(shape)) if isinstance(shape, list) and len(shape) == 4 and shape[3] == 3 else 0 for shape in shapes]
+        if len(shapes) != 1 + len(header.get("also", ())) or 0 in sizes or sum(sizes) != len(body):
+            raise _BrokenReply(f"{len(body)} bytes for frames of shapes {shapes}")
+        flat, ends = np.frombuffer(body, dtype=np.uint8), np.cumsum(sizes)
+        return answer, [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
 
     def verdict(self) -> str | None:
         """Say how the process ended, in words; it is killed if it has not."""
@@ -367,15 +374,15 @@ def main(life: int) -> None:
         _send(line, {"base": _memory("VmHWM")}, b"", None)
         while True:
             request, data = _receive(line, None)
-            header, body = _serve(bytes(data), request["kind"], sizing)
+            header, body = _serve(bytes(data), request["kind"], [sizing, *(Sizing(**one) for one in request["also"])])
             del data
             _send(line, header | {"peak": _memory("VmHWM")}, body, None)
 
 
-def _serve(data: bytes, kind: Stored, sizing: Sizing) -> tuple[dict[str, Any], bytes | memoryview]:
-    """(answer, frames)."""
+def _serve(data: bytes, kind: Stored, sizings: Sequence[Sizing]) -> tuple[dict[str, Any], bytes | memoryview]:
+    """(answer, frames of all views)."""
     try:
-        shown = decode_medium(data, kind, sizing)
+        shown = decode_views(data, kind, sizings)
     except MediaError as error:
         return {"reason": error.reason, "message": str(error).removeprefix(f"{error.reason}: ")}, b""
     except MemoryError:
@@ -384,9 +391,8 @@ def _serve(data: bytes, kind: Stored, sizing: Sizing) -> tuple[dict[str, Any], b
         if isinstance(error, RuntimeError) and "allocate memory" in str(error):  # torch's way of saying it
             return _too_hungry(kind), b""
         return {"error": traceback.format_exc()[-2000:]}, b""
-    times = None if shown.times is None else shown.times.tolist()
-    header = {"shape": shown.frames.shape, "size": shown.size, "times": times, "duration": shown.duration, "spacing": shown.spacing}
-    return header, np.ascontiguousarray(shown.frames).data.cast("B")
+    parts = [np.ascontiguousarray(one.frames).data.cast("B") for one in shown]
+    return {"views": [one.facts() for one in shown]}, parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _too_hungry(kind: Stored) -> dict[str, Any]:

@@ -44,11 +44,12 @@ def grpo(session: Session, cfg: GrpoSection) -> None:
     run_grpo(loop, cfg, algorithm)
 
 
-def open_grpo(session: Session, cfg: GrpoSection, *, reference: bool = False) -> tuple[Loop, Algorithm]:
-    """Open a stage of the GRPO family. `reference`: keep the starting weights, whatever the recipe's methods need."""
+def open_grpo(session: Session, cfg: GrpoSection, *, reference: bool = False, moves: bool = False) -> tuple[Loop, Algorithm]:
+    """Open a stage of the GRPO family. `reference`: keep the starting weights, whatever the recipe's methods need; `moves`: to change
+    them."""
     algorithm = Algorithm.of(cfg)
     compares = cfg.beta > 0 or cfg.kl_every > 0 or bool(algorithm.acting_on("beta"))
-    loop = open_rollout_stage(session, cfg, methods=list(algorithm.methods()), reference=reference or compares)
+    loop = open_rollout_stage(session, cfg, methods=list(algorithm.methods()), reference=reference or compares, moves=moves)
     return loop, algorithm
 
 

@@ -64,6 +64,7 @@ def open_stage(
     *,
     methods: Sequence[Bound] = (),
     reference: bool = False,
+    moves: bool = False,
     sampler: Method | None = None,
     budget: Method | None = None,
     rewards: RewardRunner | None = None,
@@ -75,6 +76,7 @@ def open_stage(
     Args:
         methods: what the stage applies: their memories are kept and what they need is provided.
         reference: keep the starting weights as a second model, also if no method asks for them.
+        moves: keep them as exact as those that train, since they will move.
         sampler, budget: which rows come next and how many rollouts each gets; None: the default sampler, as many for each.
     """
     faults.point("stage.started")
@@ -104,7 +106,7 @@ def open_stage(
         learner=learner,
         loader=_loader(s, cfg, kept, budget, make_sampler),
         store=s.store,
-        reference=_reference(s, moves=used.moves) if compares else None,
+        reference=_reference(s, moves=moves or used.moves) if compares else None,
         providers=used,
         rewards=None if rewards is None else Rewards(runner=rewards, store=s.store, state=s.state, steps=cfg.steps, memory=learner.memory),
     )
@@ -134,7 +136,9 @@ def _keep(memories: Memories, rewards: RewardRunner | None, methods: Sequence[Bo
             memories.keep(f"{method.slot}.{method.name}", method.memory)
 
 
-def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound] = (), reference: bool = False) -> Loop:
+def open_rollout_stage(
+    s: Session, cfg: RolloutStage, *, methods: Sequence[Bound] = (), reference: bool = False, moves: bool = False
+) -> Loop:
     """`open_stage` for a stage that generates and scores answers, with what its section says of that."""
     with s.clock.phase("audit"):
         rewards = _rewards(s, cfg, s.rows_of(cfg.source, cfg.answer_format).samples)
@@ -143,6 +147,7 @@ def open_rollout_stage(s: Session, cfg: RolloutStage, *, methods: Sequence[Bound
         cfg,
         methods=methods,
         reference=reference,
+        moves=moves,
         sampler=cfg.sampler,
         budget=cfg.budget,
         rewards=rewards,

@@ -233,6 +233,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         del out["eval"][name]
     if out["toy"] is not None:
         del out["toy"]["cache"]
+        if out["toy"]["base_media"] is None:
+            del out["toy"]["base_media"]
     for stage in out["stages"]:
         del stage["checkpoint_every"], stage["max_tokens_per_microbatch"], stage["epochs"]  # by now they are steps
         if "rollout" in stage:

@@ -37,6 +37,8 @@ class Prefetcher:
     def __init__(self, store: MediaStore, twin: PromptSampler):
         self.store = store
         self.twin = twin
+        self.beside: MediaStore | None = None
+        """A store with other settings, for which each medium is decoded at the same time."""
         self.fetched = 0
         self._thread: ThreadPoolExecutor | None = None
         self._running: list[Future[None]] = []
@@ -94,9 +96,10 @@ class Prefetcher:
         while (next_one := share.take()) is not None:
             ref, root = next_one
             try:
-                if not share.afford(self.store.weigh(ref, root)):
+                # both stores have room for as many bytes, so the larger entry counts
+                if not share.afford(max(one.weigh(ref, root) for one in (self.store, self.beside) if one is not None)):
                     return
-                self.store.get(ref, root)
+                self.store.get(ref, root, also=self.beside)
             except MediaError:
                 continue  # the step that needs this medium meets the same error, counts it and plans another row
             with self._lock:

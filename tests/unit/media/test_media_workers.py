@@ -41,7 +41,7 @@ import ctypes, os, signal, sys, time
 import numpy as np
 import vlmrl.media.workers as workers
 
-def decode(data, kind, sizing):
+def decode(data, kind, sizings):
     word = data[:20].decode("ascii", "replace").strip()
     if word == "hang":
         time.sleep(3600)
@@ -66,9 +66,9 @@ def decode(data, kind, sizing):
         held = []
         while True:
             held.append(bytearray(2**24))
-    return workers.DecodedMedium(frames=np.frombuffer(data[:12], dtype=np.uint8).reshape(1, 2, 2, 3), size=(2, 2))
+    return [workers.DecodedMedium(frames=np.frombuffer(data[:12], dtype=np.uint8).reshape(1, 2, 2, 3), size=(2, 2)) for _ in sizings]
 
-workers.decode_medium = decode
+workers.decode_views = decode
 workers._warm = lambda sizing: None
 workers.main(int(sys.argv[1]))
 """
@@ -188,20 +188,20 @@ import os, signal, sys
 from pathlib import Path
 import vlmrl.media.workers as workers
 
-flag, real = Path({flag!r}), workers.decode_medium
+flag, real = Path({flag!r}), workers.decode_views
 
 def killed():
     if not flag.exists():
         flag.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
-def decode(data, kind, sizing):
-    shown = real(data, kind, sizing)
+def decode(data, kind, sizings):
+    shown = real(data, kind, sizings)
     if {when!r} == "decoding":
         killed()
     return shown
 
-workers.decode_medium = decode
+workers.decode_views = decode
 if {when!r} == "starting":
     killed()
 workers.main(int(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""What `vlmrl check` says of a stage `distill`: the tokens that each side will see, and what the teacher costs."""
+"""What `vlmrl check` says of a stage with a teacher: the tokens that each side will see, and what the teacher costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import read_source
 from vlmrl.errors import ConfigError, DataError, MediaError, RowError
-from vlmrl.extras.distill.section import DistillSection
+from vlmrl.extras.distill.section import OFF, START, DistillSection, Taught
 from vlmrl.extras.distill.stage import encoder_of, refused, teacher_bundle
 from vlmrl.extras.distill.view import hinted, settings_of
 from vlmrl.media.store import MediaStore
@@ -31,13 +31,13 @@ def check_sides(report: AuditReport, cfg: Config, model: str, data: Path) -> Non
         data: folder that sources are relative to.
     """
     for stage in cfg.stages:
-        if not isinstance(stage, DistillSection):
+        if not isinstance(stage, Taught):
             continue
         report.problems += refused(cfg, stage)
         bundle = load_processor(model, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
         store, student = open_media(cfg, bundle, data)
         try:
-            if not stage.teacher.frozen:
+            if not stage.teacher.at_hand:
                 bundle = teacher_bundle(stage.teacher, bundle)
             other = MediaStore.of(settings_of(media_settings(cfg), stage.teacher), bundle)
             teacher = encoder_of(bundle, other, data, cfg)
@@ -48,7 +48,7 @@ def check_sides(report: AuditReport, cfg: Config, model: str, data: Path) -> Non
             report.problems.append(f"stage '{stage.name}': {error}")
 
 
-def _told(cfg: Config, stage: DistillSection, student: Encoder, teacher: Encoder, data: Path) -> str:
+def _told(cfg: Config, stage: Taught, student: Encoder, teacher: Encoder, data: Path) -> str:
     """Write the line of a stage.
 
     Raises:
@@ -58,23 +58,32 @@ def _told(cfg: Config, stage: DistillSection, student: Encoder, teacher: Encoder
     read = read_source(
         data / source.path, media_root=source.media_root, dedupe=cfg.data.dedupe, options=ImportOptions.of(source, data)
     ).samples
-    pairs = [pair for sample in islice(read, ROWS) if (pair := _lengths(sample, stage, student, teacher)) is not None]
-    if not pairs:
+    shown = [(sample, pair) for sample in islice(read, ROWS) if (pair := _lengths(sample, stage, student, teacher)) is not None]
+    if not shown:
         return "no row can be shown to both sides; the table says why"
-    own, seen = ([pair[side] for pair in pairs] for side in (0, 1))
-    means = [sum(lengths) / len(pairs) for lengths in (own, seen)]
+    own, seen = ([pair[side] for _, pair in shown] for side in (0, 1))
+    means = [sum(lengths) / len(shown) for lengths in (own, seen)]
     rollout = stage.rollout
     answers = rollout.prompts_per_step * rollout.num_generations * rollout.max_new_tokens
     once = [round(rollout.prompts_per_step * mean) + answers for mean in means]
+    does = "reads" if isinstance(stage, DistillSection) else "reads and writes"
     said = (
         f"a prompt has {means[0]:.0f} tokens for the policy (at most {max(own)}) and {means[1]:.0f} for the teacher (at most {max(seen)}), "
-        f"by the first {len(pairs)} rows; the teacher reads up to {once[1]} tokens in a step, forward alone, and the policy trains on "
+        f"by the first {len(shown)} rows; the teacher {does} up to {once[1]} tokens in a step, forward alone, and the policy trains on "
         f"up to {once[0]}"
     )
-    return said if stage.teacher.sees_more or not stage.teacher.frozen else f"{said}; it sees nothing else than the policy, which it is"
+    if not stage.teacher.sees_more and stage.teacher.weights in (START, OFF):
+        return f"{said}; it sees nothing else than the policy, which it is"
+    pixels = sum(sample.meta.get("frame") == "pixel" for sample, _ in shown)
+    if pixels and stage.teacher.media.resizes:
+        said += (
+            f"; {pixels} of them have coordinates in pixels, and a model that writes pixels of what it sees means another place with other "
+            "sizes: give them as shares (to_frame: norm1000)"
+        )
+    return said
 
 
-def _lengths(sample: Sample, stage: DistillSection, student: Encoder, teacher: Encoder) -> tuple[int, int] | None:
+def _lengths(sample: Sample, stage: Taught, student: Encoder, teacher: Encoder) -> tuple[int, int] | None:
     """Plan both prompts of a row; None for one that the audit leaves out."""
     try:
         own = len(student.plan(sample, stage.answer_format).ids)

@@ -1,4 +1,4 @@
-"""What a recipe says of a stage of kind `distill`: everything of `grpo`, and a teacher."""
+"""What a recipe says of stages with a teacher: `distill` has everything of `grpo`, `teacher_sft` what answers need."""
 
 from __future__ import annotations
 
@@ -6,24 +6,20 @@ from typing import Literal
 
 from pydantic import Field
 
-from vlmrl.config.section import Method, PositiveInt, RewardMethod, Section, default
-from vlmrl.config.stages import GrpoSection
+from vlmrl.config.section import Method, PositiveInt, RewardMethod, Section, SeenMediaSection, default
+from vlmrl.config.stages import GrpoSection, RolloutStage
 
 SAMPLED, WHOLE = "teacher_reverse_kl", "teacher_jsd"
 """The methods that ask the teacher: for the sampled tokens alone, and for the whole vocabulary."""
-START, OFF = "start", "adapter_off"
-"""Teachers that are in memory already."""
+START, OFF, AVERAGE = "start", "adapter_off", "average"
+"""Teachers that are made of what the stage starts from."""
 
 
-class TeacherMediaSection(Section):
-    """How the teacher sees the media. What is left out is as the run's `media` says."""
+class AverageSection(Section):
+    """How a teacher follows the policy, with `teacher.weights: average`."""
 
-    min_pixels: PositiveInt | None = Field(default=None, description="Least pixels of an image or frame; none: the run's")
-    max_pixels: PositiveInt | None = Field(default=None, description="Most pixels of an image or frame; none: the run's")
-    video_total_pixels: PositiveInt | None = Field(default=None, description="Most pixels of all frames together; none: the run's")
-    fps: float | None = Field(default=None, gt=0, description="Frames per second; none: the run's")
-    min_frames: PositiveInt | None = Field(default=None, description="Fewest frames of a video; none: the run's")
-    max_frames: PositiveInt | None = Field(default=None, description="Most frames of a video; none: the run's")
+    every: PositiveInt = Field(default=10, description="Updates of the policy from one move to the next")
+    decay: float = Field(default=0.995, ge=0, lt=1, description="What a move keeps of the average; the rest is the policy's")
 
 
 class TeacherSection(Section):
@@ -31,28 +27,50 @@ class TeacherSection(Section):
 
     weights: str = Field(
         default=START,
-        description="start: the weights that the stage starts from, frozen; adapter_off: the same under the adapters of model.lora; else a "
-        "model, folder or hub id, with the same tokenizer",
+        description="start: the weights that the stage starts from, frozen; adapter_off: the same under the adapters of model.lora; "
+        "average: a running average of the policy, which begins there; else a model, folder or hub id, with the same tokenizer",
     )
-    media: TeacherMediaSection = TeacherMediaSection()
+    average: AverageSection = AverageSection()
+    media: SeenMediaSection = SeenMediaSection()
     hint: str | None = Field(
         default=None, description="What of a row the teacher is told behind the question: answer, thought, or meta.<name>; none: nothing"
     )
 
     @property
-    def frozen(self) -> bool:
-        """Whether the teacher is in memory already: it is what the stage starts from."""
-        return self.weights in (START, OFF)
+    def at_hand(self) -> bool:
+        """Whether the teacher is made of what the stage starts from, and nothing else has to be loaded."""
+        return self.weights in (START, OFF, AVERAGE)
+
+    @property
+    def moves(self) -> bool:
+        """Whether its weights follow the policy's."""
+        return self.weights == AVERAGE
 
     @property
     def sees_more(self) -> bool:
         """Whether it sees anything else than the policy."""
-        return self.hint is not None or self.media != TeacherMediaSection()
+        return self.hint is not None or self.media != SeenMediaSection()
 
     def problems(self) -> list[str]:
         """What is wrong with the section by itself."""
         known = self.hint in (None, "answer", "thought") or (str(self.hint).startswith("meta.") and len(str(self.hint)) > len("meta."))
-        return [] if known else [f"teacher.hint '{self.hint}': expected answer, thought or meta.<name>"]
+        out = [] if known else [f"teacher.hint '{self.hint}': expected answer, thought or meta.<name>"]
+        if self.average != AverageSection() and not self.moves:
+            out.append(
+                f"teacher.average is of a teacher that follows the policy, and teacher.weights is '{self.weights}'; set it to average"
+            )
+        return out
+
+
+def _alone(stage: RolloutStage) -> list[str]:
+    """What may not have a part in an answer beside who gives it."""
+    out: list[str] = []
+    if stage.environment is not None:
+        out.append("environment: a teacher scores answers to the prompt of a row, not yet turns of episodes; take kind: grpo")
+    if stage.rollout.strategy != default("strategy"):
+        name = stage.rollout.strategy.name
+        out.append(f"rollout.strategy '{name}': a teacher scores answers that the policy sampled by itself; take kind: grpo")
+    return out
 
 
 class DistillSection(GrpoSection):
@@ -71,9 +89,26 @@ class DistillSection(GrpoSection):
         asked = [method.name for method in (*self.reweight, *self.auxiliary_losses) if method.name in (SAMPLED, WHOLE)]
         if not asked:
             out.append(f"teacher: nothing asks it; name {SAMPLED} under reweight or {WHOLE} under auxiliary_losses, or take kind: grpo")
-        if self.environment is not None:
-            out.append("environment: a teacher scores answers to the prompt of a row, not yet turns of episodes; take kind: grpo")
-        if self.rollout.strategy != default("strategy"):
-            name = self.rollout.strategy.name
-            out.append(f"rollout.strategy '{name}': a teacher scores answers that the policy sampled by itself; take kind: grpo")
-        return out
+        return out + _alone(self)
+
+
+class TeacherSftSection(RolloutStage):
+    """Supervised fine-tuning on answers that the teacher gives, in place of those of the rows."""
+
+    kind: Literal["teacher_sft"]
+    teacher: TeacherSection = TeacherSection()
+    rewards: tuple[RewardMethod, ...] = Field(default=(), description="None: answers of a teacher are learnt as they are")
+
+    def problems(self) -> list[str]:
+        out = [one for one in super().problems() if one != "rewards is empty"] + self.teacher.problems()
+        if self.rewards:
+            out.append("rewards: nothing scores answers of a teacher; remove them, or take kind: distill")
+        if self.teacher.moves:
+            out.append("teacher.weights: average: a policy that learns from answers of its own average stays where it is; take start")
+        if self.rollout.engine != "hf" or self.rollout.top_p != 1:
+            out.append("rollout: the teacher answers in this process with its whole distribution; take engine: hf and top_p: 1")
+        return out + _alone(self)
+
+
+Taught = DistillSection | TeacherSftSection
+"""The stages that have a teacher."""

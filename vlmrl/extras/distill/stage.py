@@ -1,29 +1,34 @@
-"""The stage `distill`: the step of `grpo`, with a teacher that scores its answers."""
+"""The stages with a teacher: `distill` is the step of `grpo` with its scores, `teacher_sft` that of `sft` on its answers."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vlmrl import fs
+from vlmrl import fs, rng
 from vlmrl.config.schema import Config
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import ConfigError
+from vlmrl.extras.distill.answers import teacher_rows
 from vlmrl.extras.distill.methods.scores import DIVERGENCE, scores_of
-from vlmrl.extras.distill.section import OFF, WHOLE, DistillSection, TeacherSection
-from vlmrl.extras.distill.teacher import Teacher, TeacherJsd, fingerprint_of
-from vlmrl.extras.distill.view import SeenRecord, TeacherView, settings_of, vocabulary_problem
+from vlmrl.extras.distill.section import AVERAGE, OFF, WHOLE, DistillSection, Taught, TeacherSection, TeacherSftSection
+from vlmrl.extras.distill.teacher import Teacher, TeacherJsd, TeacherScores, fingerprint_of
+from vlmrl.extras.distill.view import BothViews, SeenRecord, TeacherView, settings_of, vocabulary_problem
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_processor
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.policy.vision import VisionCache
 from vlmrl.run.build import open_grpo, run_grpo
 from vlmrl.run.loop import Loop
+from vlmrl.run.open_stage import open_stage
 from vlmrl.run.session import Session
 from vlmrl.train import dist
+from vlmrl.train.stage.base import Stage, StepResult
+from vlmrl.train.stage.sft import learn_rows
 
 FOLDER = "teacher"
 """Folder of a run with what the teacher saw."""
@@ -37,10 +42,11 @@ def distill(session: Session, cfg: DistillSection) -> None:
     """
     if problems := refused(session.cfg, cfg):
         raise ConfigError(problems)
-    loop, algorithm = open_grpo(session, cfg, reference=cfg.teacher.frozen)
+    loop, algorithm = open_grpo(session, cfg, reference=cfg.teacher.at_hand, moves=cfg.teacher.moves)
     scores = scores_of(loop.stage)
-    fingerprint = cfg.teacher.weights if cfg.teacher.frozen else fingerprint_of(cfg.teacher.weights)
-    scores.attach(open_teacher(loop, cfg), fingerprint)
+    scores.attach(open_teacher(loop, cfg), fingerprint_of(cfg.teacher))
+    if cfg.teacher.moves:
+        scores.follow(loop.stage, cfg.teacher.average.every, cfg.teacher.average.decay)
     for method in cfg.auxiliary_losses:
         if method.name == WHOLE:
             scores.beta = float(method.arguments.get("beta", 0.5))
@@ -49,20 +55,44 @@ def distill(session: Session, cfg: DistillSection) -> None:
     run_grpo(loop, cfg, algorithm)
 
 
-def refused(cfg: Config, stage: DistillSection) -> list[str]:
+def teacher_sft(session: Session, cfg: TeacherSftSection) -> None:
+    """Train on answers of the teacher (sequence-level distillation, arXiv:1606.07947).
+
+    Raises:
+        ConfigError: the teacher cannot be used here, or has another tokenizer.
+    """
+    if problems := refused(session.cfg, cfg):
+        raise ConfigError(problems)
+    loop = open_stage(session, cfg, reference=cfg.teacher.at_hand, sampler=cfg.sampler, budget=cfg.budget)
+    scores = loop.memories.keep("teacher", TeacherScores())
+    scores.attach(open_teacher(loop, cfg), fingerprint_of(cfg.teacher))
+    loop.run(partial(imitate_step, loop.stage, cfg, scores))
+
+
+def imitate_step(stage: Stage, cfg: TeacherSftSection, scores: TeacherScores) -> StepResult:
+    """Make one step: plan, encode, have the teacher answer, update."""
+    rng.seed_step(stage.seed, cfg.name, stage.state.step)
+    return learn_rows(stage, teacher_rows(scores, stage, cfg))
+
+
+def refused(cfg: Config, stage: Taught) -> list[str]:
     """What the stage cannot do under the rest of its recipe."""
     where, out = f"stages.{stage.name}.teacher", list[str]()
     if stage.teacher.weights == OFF and cfg.model.lora is None:
         out.append(f"{where}.weights: {OFF} is what lies under the adapters of model.lora, and there is no model.lora; take start")
+    if stage.teacher.moves and cfg.model.lora is not None:
+        out.append(
+            f"{where}.weights: {AVERAGE} needs weights of its own, and with model.lora the teacher has those under the adapters; take start"
+        )
     if cfg.train.sharding != "ddp" or cfg.train.sequence > 1:
         out.append(f"{where}: not with weights in shards or a row on several ranks yet; take train.sharding: ddp and train.sequence: 1")
-    twice = [method for method in stage.auxiliary_losses if method.name == WHOLE]
+    twice = [method for method in stage.auxiliary_losses if method.name == WHOLE] if isinstance(stage, DistillSection) else []
     if len(twice) > 1:
         out.append(f"stages.{stage.name}.auxiliary_losses: {WHOLE} is listed twice; one beta alone can be taken")
     return out
 
 
-def open_teacher(loop: Loop, cfg: DistillSection) -> Teacher:
+def open_teacher(loop: Loop, cfg: Taught) -> Teacher:
     """Load the teacher, or take the stage's starting weights, and say what it sees.
 
     Raises:
@@ -70,7 +100,7 @@ def open_teacher(loop: Loop, cfg: DistillSection) -> Teacher:
     """
     session, stage = loop.session, loop.stage
     bundle = session.bundle
-    if cfg.teacher.frozen:
+    if cfg.teacher.at_hand:
         assert stage.reference is not None
         policy, vision = stage.reference.policy, stage.reference.vision
     else:
@@ -88,6 +118,10 @@ def open_teacher(loop: Loop, cfg: DistillSection) -> Teacher:
     if not alike:
         loop.ends.callback(store.close)
         vision = VisionCache(store, budget_bytes=session.cfg.media.cache_bytes)
+        # of the rows of the stage alone: held-out rows are never shown to the teacher
+        stage.loader.encoder = dataclasses.replace(stage.loader.encoder, media=session.used.of(BothViews(stage.store, store)))
+        if stage.loader.prefetcher is not None:
+            stage.loader.prefetcher.beside = store
     record_settings(loop, cfg, stage.store, store)
     record = SeenRecord.of(session.run.path / FOLDER / f"{cfg.name}.rank-{dist.rank()}.jsonl")
     watched = session.used.of(store, label=f"{FOLDER}/{cfg.name}/")
@@ -114,7 +148,7 @@ def teacher_bundle(teacher: TeacherSection, own: ProcessorBundle) -> ProcessorBu
     return bundle
 
 
-def record_settings(loop: Loop, cfg: DistillSection, own: MediaStore, other: MediaStore) -> None:
+def record_settings(loop: Loop, cfg: Taught, own: MediaStore, other: MediaStore) -> None:
     """Write how both sides see media into the run's folder."""
     if not dist.is_main():
         return

@@ -13,12 +13,15 @@ from torch import Tensor
 
 from vlmrl.errors import CheckpointError
 from vlmrl.extras.distill.divergence import Outputs, generalised_jsd
+from vlmrl.extras.distill.section import TeacherSection
 from vlmrl.extras.distill.view import TeacherView
+from vlmrl.policy.average import PREFIX, AveragedWeights
 from vlmrl.policy.load import files_of
 from vlmrl.policy.model import Policy
 from vlmrl.policy.pack import Row, response_mask, to_device
 from vlmrl.policy.token_stats import HeadStat
 from vlmrl.policy.vision import VisionCache
+from vlmrl.train.stage.base import Stage
 from vlmrl.train.step import Learner, score_tokens
 from vlmrl.types import Prompt
 
@@ -57,6 +60,11 @@ class TeacherScores:
     layer: Outputs | None = None
     """The teacher's output layer (with hidden states of no row)."""
     fingerprint: str = ""
+    average: AveragedWeights | None = None
+    """The teacher's weights, where they follow the policy's."""
+    _stage: Stage | None = None
+    _saved: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Of the average, from a checkpoint, until the teacher is there."""
 
     def attach(self, teacher: Teacher, fingerprint: str) -> None:
         """Take the teacher of the stage, once it is open.
@@ -69,6 +77,21 @@ class TeacherScores:
                 "teacher.weights: its files are not those that this run was begun with; put them back, or choose another run.name"
             )
         self.teacher, self.fingerprint = teacher, fingerprint
+
+    def follow(self, stage: Stage, every: int, decay: float) -> None:
+        """Have the teacher's weights be a running average of the policy's, from what they are now or were at the checkpoint.
+
+        Raises:
+            CheckpointError: the checkpoint has another average.
+        """
+        assert self.teacher is not None
+        own = dict(self.teacher.policy.model.named_parameters())
+        self._stage = stage
+        self.average = AveragedWeights({name: own[name] for name, _ in stage.learner.named}, every=every, decay=decay)
+        if self._saved:
+            tensors = {name: value for name, value in self._saved.items() if name.startswith(PREFIX)}
+            self.average.load_state_dict({name: value for name, value in self._saved.items() if name not in tensors}, tensors)
+            self._saved = {}
 
     def rows_of(self, rows: Sequence[Row]) -> list[Row]:
         """Put the same answers behind the teacher's prompts (`Teacher.rows_of`)."""
@@ -89,13 +112,20 @@ class TeacherScores:
         return dataclasses.replace(self.layer, hidden_MH=to_device(torch.cat(parts), device) if parts else self.layer.hidden_MH)
 
     def after_update(self) -> None:
-        """The teacher stays as it is."""
+        """Move the average; any other teacher stays as it is."""
+        if self.average is None or self.teacher is None or self._stage is None:
+            return
+        if self.average.step(dict(self._stage.learner.named)):
+            # features of its tower are those of other weights now, if the tower trains
+            self.teacher.policy.vision_version += int(self._stage.policy.vision_trains)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"fingerprint": self.fingerprint}
+        average = {} if self.average is None else self.average.state_dict() | self.average.tensors()
+        return {"fingerprint": self.fingerprint, **average}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.fingerprint = str(state["fingerprint"])
+        self._saved = dict(state)
+        self.fingerprint = str(self._saved.pop("fingerprint"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +167,12 @@ class TeacherJsd(HeadStat):
         return generalised_jsd(student, teacher, beta=self.beta, temperature=how["temperature"], forbidden=how["forbidden"])
 
 
-def fingerprint_of(weights: str) -> str:
-    """Tell a teacher apart from others by its files: names, sizes and both ends of each file of weights or settings. A whole large model
-    is not read for this."""
+def fingerprint_of(teacher: TeacherSection) -> str:
+    """Tell a teacher apart from others: by its name where it is what the stage starts from, else by its files, of which names, sizes and
+    both ends of each file of weights or settings count. A whole large model is not read for this."""
+    weights = teacher.weights
+    if teacher.at_hand:
+        return weights
     folder = files_of(weights)
     digest = hashlib.sha256(weights.encode() if folder is None else b"")
     for path in sorted(folder.iterdir()) if folder is not None else ():

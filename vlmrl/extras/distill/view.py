@@ -13,8 +13,8 @@ from vlmrl import fs
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import DataError
 from vlmrl.extras.distill.section import TeacherSection
-from vlmrl.media.store import MediaSettings, MediaStore
-from vlmrl.types import Prompt, Sample
+from vlmrl.media.store import MediaSettings, MediaStore, ProcessedMedia
+from vlmrl.types import MediaHandle, MediaRef, Prompt, Sample
 
 
 class Vocabulary(Protocol):
@@ -54,6 +54,22 @@ def hinted(sample: Sample, hint: str | None) -> Sample:
     if value is None or value == "":
         raise DataError(f"row '{sample.id}' ({sample.source}): teacher.hint '{hint}', and the row has none; give it one, or leave it out")
     return dataclasses.replace(sample, question=f"{sample.question}\nHint: {value}")
+
+
+@dataclass(frozen=True)
+class BothViews:
+    """The student's media. Where a file is decoded for them, it is for the teacher's as well."""
+
+    own: MediaStore
+    other: MediaStore
+
+    def get(self, ref: MediaRef, root: Path) -> ProcessedMedia:
+        """Give a medium as the student's store does."""
+        return self.own.get(ref, root, also=self.other)
+
+    def plan(self, ref: MediaRef, root: Path) -> MediaHandle:
+        """Plan a medium as the student's store does."""
+        return self.own.plan(ref, root)
 
 
 @dataclass(kw_only=True)

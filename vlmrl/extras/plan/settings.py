@@ -313,6 +313,8 @@ def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
         compared = 1.0 if stage.beta > 0 or moves else 1 / stage.kl_every if stage.kl_every else 0.0
         old = 1.0 if stage.updates_per_step > 1 else 0.0
         out |= {"reference": compared > 0, "moves": moves, "passes": compared + old + _taught(stage)}
-        if stage.kind == "distill":  # a teacher of its own is counted as one of the policy's size
-            out |= {"reference": True, "teacher": True}
+        if stage.kind == "distill":
+            out |= {"reference": True, "teacher": True, "moves": moves or cast(Any, stage).teacher.moves}
+    if stage.kind == "teacher_sft":  # a teacher of its own is counted as one of the policy's size; no pass scores its answers
+        out |= {"reference": True, "teacher": True}
     return out

@@ -29,7 +29,7 @@ Own = Callable[[Path], Mapping[str, float]]
 """The folder of a finished run -> further measures of it."""
 FIRST = 3
 """Steps that stand for the beginning."""
-TRAINED = ("reward", "entropy", "kl", "completions/mean_length", "frac_reward_zero_std", "grad_norm", "loss")
+TRAINED = ("reward", "distill/gap", "entropy", "kl", "completions/mean_length", "frac_reward_zero_std", "grad_norm", "loss")
 """Keys of metrics.jsonl that become curves."""
 POINTS = 200
 """Most points of a curve."""

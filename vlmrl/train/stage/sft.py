@@ -53,7 +53,11 @@ def sft_step(stage: Stage, cfg: SftSection, loss: Loss = negative_log_likelihood
         reduce: name of the reducer that makes a scalar of them.
     """
     rng.seed_step(stage.seed, cfg.name, stage.state.step)
-    rows = taught_rows(stage, cfg)
+    return learn_rows(stage, taught_rows(stage, cfg), loss, reduce=reduce)
+
+
+def learn_rows(stage: Stage, rows: tuple[Row, ...], loss: Loss = negative_log_likelihood, *, reduce: str = SFT_REDUCER) -> StepResult:
+    """Make one update on responses that are given: those of this rank, as `sft_step` makes it."""
     mask_NT = response_mask(rows)
     stage.set_rate()
     faults.point("step.before_update")

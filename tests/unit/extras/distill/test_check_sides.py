@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from tests.unit.extras.distill.test_distill_section import recipe
 from vlmrl.config.schema import Config
@@ -40,6 +41,28 @@ def test_a_teacher_that_sees_nothing_else_is_pointed_out(tiny_files: tuple[Path,
     assert note.endswith("it sees nothing else than the policy, which it is")
 
 
+@pytest.mark.parametrize(("media", "said"), [({"max_pixels": 4704, "min_pixels": 3136}, True), ({"max_frames": 8}, False)])
+def test_coordinates_in_pixels_are_pointed_out_where_the_teacher_sees_another_size(
+    tiny_files: tuple[Path, Path], media: dict[str, int], said: bool, tmp_path: Path
+) -> None:
+    model, world = tiny_files
+    row = json.loads((world / "train.jsonl").read_text().splitlines()[0])
+    box = {
+        "id": "a",
+        "task": "boxes",
+        "answer_type": "bbox",
+        "prompt": "Where?",
+        "gt": {"boxes": [[1, 2, 30, 40]]},
+        "meta": {"frame": "pixel"},
+    }
+    (tmp_path / "rows.jsonl").write_text(json.dumps(box | {"image": "a.png"}) + "\n" + json.dumps(row) + "\n")
+    Image.new("RGB", (84, 56)).save(tmp_path / "a.png")
+    (tmp_path / row["video"]).parent.mkdir(parents=True)
+    shutil.copy(world / row["video"], tmp_path / row["video"])
+    (note,) = report(model, tmp_path, source={"path": "rows.jsonl"}, teacher={"media": media}).notes
+    assert ("1 of them have coordinates in pixels" in note) is said
+
+
 def test_another_tokenizer_is_refused_with_both_sizes(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     model, world = tiny_files
     other = tmp_path / "other"
@@ -53,6 +76,23 @@ def test_another_tokenizer_is_refused_with_both_sizes(tiny_files: tuple[Path, Pa
     assert f"its tokenizer has {last['id'] + 2} ids and that of model.path {last['id'] + 1}" in problem
     assert "'<|one_more|>' there, None here" in problem
     assert report(model, world, teacher={"weights": str(model)}).problems == []
+
+
+def test_a_teacher_that_answers_is_told_and_planned(tiny_files: tuple[Path, Path]) -> None:
+    made = recipe(kind="teacher_sft")
+    found = AuditReport()
+    check_sides(found, Config.model_validate(made), str(tiny_files[0]), tiny_files[1])
+    assert "the teacher reads and writes up to 4316 tokens in a step" in found.notes[0]
+    config = Config.model_validate(made)
+    settings = settings_of(config, config.stages[0], shape=named_shape("qwen2.5-vl-3b"), gpu=gpu_of("h100"), gpus=1)
+    assert (settings.passes, settings.reference, settings.teacher, settings.engine) == (0.0, True, True, "hf")
+
+
+def test_a_teacher_that_moves_is_planned_as_exact_as_the_policy() -> None:
+    for weights, moves in (("start", False), ("average", True)):
+        config = Config.model_validate(recipe(teacher={"weights": weights}))
+        settings = settings_of(config, config.stages[0], shape=named_shape("qwen2.5-vl-3b"), gpu=gpu_of("h100"), gpus=1)
+        assert settings.moves is moves
 
 
 @pytest.mark.parametrize(("reweight", "passes"), [(["teacher_reverse_kl"], 2.0), ([], 1.0)])

@@ -10,8 +10,9 @@ import yaml
 
 from vlmrl.api import load_recipe
 from vlmrl.config.schema import SECTIONS, Config
+from vlmrl.config.section import SeenMediaSection
 from vlmrl.errors import ConfigError
-from vlmrl.extras.distill.section import DistillSection, TeacherMediaSection
+from vlmrl.extras.distill.section import DistillSection, TeacherSftSection
 from vlmrl.extras.distill.stage import refused
 from vlmrl.run.kinds import KINDS
 
@@ -38,7 +39,7 @@ def test_it_is_a_kind_of_stage_that_nobody_has_to_import() -> None:
     assert callable(KINDS["distill"])
     assert stage.rewards == ()
     assert [method.name for method in stage.reweight] == ["teacher_reverse_kl"]
-    assert stage.teacher.media == TeacherMediaSection(min_pixels=3136, max_pixels=4704)
+    assert stage.teacher.media == SeenMediaSection(min_pixels=3136, max_pixels=4704)
     assert refused(config, stage) == []
 
 
@@ -54,6 +55,7 @@ def test_beside_rewards_and_with_the_whole_vocabulary() -> None:
     [
         ({"reweight": []}, "teacher: nothing asks it"),
         ({"teacher": {"hint": "solution"}}, "teacher.hint 'solution': expected answer, thought or meta.<name>"),
+        ({"teacher": {"average": {"every": 5}}}, "teacher.average is of a teacher that follows the policy"),
         ({"rollout": {"strategy": {"name": "offpolicy_gt"}}}, "rollout.strategy 'offpolicy_gt': a teacher scores answers"),
         ({"environment": {"name": "toy_desk"}}, "environment: a teacher scores answers to the prompt of a row"),
         ({"rewards": [{"name": "format"}, {"name": "format"}]}, "reward 'format' is listed twice"),
@@ -77,11 +79,16 @@ def test_a_stage_without_a_teacher_cannot_ask_one(field: str) -> None:
     ("changes", "said"),
     [
         ({"teacher": {"weights": "adapter_off"}}, "there is no model.lora; take start"),
+        ({"teacher": {"weights": "average"}, "lora": {}}, "average needs weights of its own"),
         ({"auxiliary_losses": [{"name": "teacher_jsd"}, {"name": "teacher_jsd", "beta": 1.0}]}, "teacher_jsd is listed twice"),
     ],
 )
 def test_what_the_rest_of_the_recipe_forbids(changes: dict[str, Any], said: str) -> None:
-    config = Config.model_validate(recipe(**changes))
+    changes = dict(changes)
+    lora = changes.pop("lora", None)
+    made = recipe(**changes)
+    made["model"] |= {"lora": lora}
+    config = Config.model_validate(made)
     (stage,) = config.stages
     assert isinstance(stage, DistillSection)
     assert said in "\n".join(refused(config, stage))
@@ -92,3 +99,35 @@ def test_not_in_shards() -> None:
     (stage,) = config.stages
     assert isinstance(stage, DistillSection)
     assert "take train.sharding: ddp" in "\n".join(refused(config, stage))
+
+
+def imitate(**stage: Any) -> dict[str, Any]:
+    out = recipe()
+    kept = {key: out["stages"][0][key] for key in ("name", "source", "steps", "teacher", "optim", "rollout")}
+    out["stages"] = [kept | {"kind": "teacher_sft"} | stage]
+    return out
+
+
+def test_fine_tuning_on_the_teachers_answers() -> None:
+    config = load_recipe(imitate()).config
+    (stage,) = config.stages
+    assert isinstance(stage, TeacherSftSection)
+    assert (stage.rollout.num_generations, stage.rewards) == (4, ())
+    assert refused(config, stage) == []
+    assert callable(KINDS["teacher_sft"])
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ({"rewards": [{"name": "format"}]}, "rewards: nothing scores answers of a teacher"),
+        ({"teacher": {"weights": "average"}}, "a policy that learns from answers of its own average stays where it is"),
+        ({"rollout": {"top_p": 0.9}}, "take engine: hf and top_p: 1"),
+        ({"rollout": {"strategy": {"name": "offpolicy_gt"}}}, "rollout.strategy 'offpolicy_gt'"),
+        ({"teacher": {"hint": "solution"}}, "teacher.hint 'solution'"),
+    ],
+)
+def test_what_the_teachers_answers_cannot_be(stage: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        load_recipe(imitate(**stage))
+    assert said in "\n".join(found.value.problems)

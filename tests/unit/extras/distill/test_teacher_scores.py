@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
+import types
 from typing import Any
 
 import pytest
@@ -121,6 +123,23 @@ def test_a_prompt_is_made_once_for_its_group(tiny: Tiny) -> None:
     assert scores.rows_of(()) == list[Row]()
 
 
+def test_the_tower_sees_a_prompt_once_and_the_model_reads_it_once_for_its_group(tiny: Tiny) -> None:
+    """Counted where it happens: patches that the tower encodes, over two looks, and tokens that the language model reads in one."""
+    data, scores = batch(tiny), teacher_of(tiny)
+    assert scores.teacher is not None
+    rows, read = scores.rows_of(data.rows), list[int]()
+    language = scores.teacher.policy.core.language_model
+    hook = language.register_forward_pre_hook(lambda _, args, kwargs: read.append(kwargs["inputs_embeds"].shape[1]), with_kwargs=True)
+    scores.score(student(tiny), rows)
+    prompts = {row.group: row.prompt for row in rows}
+    answers = sum(len(row.response) for row in rows)
+    assert sum(read) == sum(len(prompt.ids) for prompt in prompts.values()) + answers
+    scores.score(student(tiny), scores.rows_of(data.rows))
+    hook.remove()
+    patches = {handle.key: math.prod(handle.grid_thw) for prompt in prompts.values() for handle in prompt.media}
+    assert scores.teacher.vision.patches_encoded == sum(patches.values())
+
+
 def test_a_run_goes_on_with_the_same_teacher_alone(tiny: Tiny) -> None:
     scores = teacher_of(tiny)
     again = TeacherScores()
@@ -129,3 +148,33 @@ def test_a_run_goes_on_with_the_same_teacher_alone(tiny: Tiny) -> None:
     again.attach(scores.teacher, "start")
     with pytest.raises(CheckpointError, match="not those that this run was begun with"):
         again.attach(scores.teacher, "other")
+
+
+def test_a_teacher_may_be_the_policys_running_average(tiny: Tiny) -> None:
+    """Of two moves by a half: 1/4 of the start, 1/4 of the first weights, 1/2 of the second; and a resumed one goes on from there."""
+    scores, one = teacher_of(tiny), student(tiny)
+    stage: Any = types.SimpleNamespace(learner=one, policy=types.SimpleNamespace(vision_trains=True))
+    assert scores.teacher is not None
+    own = dict(scores.teacher.policy.model.named_parameters())
+    start = {name: own[name].detach().clone() for name, _ in one.named}
+    version = scores.teacher.policy.vision_version
+    scores.follow(stage, every=2, decay=0.5)
+    for scale in (0.0, 3.0, 0.0, 5.0):
+        with torch.no_grad():
+            for name, weight in one.named:
+                weight.copy_(start[name] * scale)
+        scores.after_update()
+    for name, _ in one.named:
+        torch.testing.assert_close(own[name], start[name] * (0.25 + 0.25 * 3 + 0.5 * 5))
+    assert scores.teacher.policy.vision_version == version + 2, "features of its tower are made again"
+    again = teacher_of(tiny)
+    again.load_state_dict(scores.state_dict())
+    again.follow(stage, every=2, decay=0.5)
+    assert again.teacher is not None
+    resumed = dict(again.teacher.policy.model.named_parameters())
+    assert all(torch.equal(resumed[name], own[name]) for name, _ in one.named)
+    assert again.state_dict().keys() == scores.state_dict().keys()
+    other = teacher_of(tiny)
+    other.load_state_dict(scores.state_dict())
+    with pytest.raises(CheckpointError, match="saved with every 2"):
+        other.follow(stage, every=3, decay=0.5)

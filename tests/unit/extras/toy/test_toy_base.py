@@ -79,6 +79,21 @@ def pretended(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> list[tupl
     return asked
 
 
+def test_a_base_may_see_its_media_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base of a recipe with smaller frames and `base_media` is that of the recipe with these media, and is kept as the same one."""
+    asked = pretended(monkeypatch, [1.0])
+    whole = recipe(tmp_path, kind="grounding")
+    small = {"media": {"min_pixels": 784, "max_pixels": 784, "max_frames": 20}}
+    toy = whole.toy.model_dump() if whole.toy is not None else {}
+    own = recipe(tmp_path, **small, toy=toy | {"base_media": {"min_pixels": 3136, "max_pixels": 3136}})
+    alike = recipe(tmp_path, **small, toy=toy)
+    places = [prepare(one, Ui(quiet=True)) for one in (whole, own, alike)]
+    assert places[0] == places[1] != places[2]
+    assert [(one.media.min_pixels, one.media.max_pixels, one.media.max_frames) for one, _ in asked] == [(3136, 3136, 20), (784, 784, 20)]
+    assert "base_media" not in fixed_options(whole)["toy"], "runs that were begun before there was a choice go on"
+    assert fixed_options(own)["toy"]["base_media"]["max_pixels"] == 3136
+
+
 def splits(folder: Path) -> set[str]:
     return {file.stem for file in folder.glob("*.jsonl")}
 

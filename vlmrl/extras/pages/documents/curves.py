@@ -44,10 +44,12 @@ _SPOKEN = (
     (re.compile(r"filter/(.+)"), r"left out by \1"),
     (re.compile(r"completions/think_rate/(?:\w+=)?(.+)"), r"\1"),
     (re.compile(r"eval/(.+)/(macro|score)"), r"\1"),
+    (re.compile(r"distill/gap/(.+)"), r"\1"),
     (re.compile(r"time/(.+)"), r"\1"),
 )
 LINES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Reward", "mean over sampled answers: the sum, and its parts before weighting", ("reward", "rewards/*/mean")),
+    ("Gap to the teacher", "nats per sampled token, by what the rows show: log-prob of the policy less the teacher's", ("distill/gap/*",)),
     (
         "Form of the answers",
         "share of sampled answers",

@@ -1,0 +1,46 @@
+"""Answers of the teacher as rows for the policy: the teacher reads its own prompt, the policy learns the answer behind its own.
+
+Sequence-level distillation, arXiv:1606.07947, where the two prompts of a row differ in pixels. Ours: answers are drawn anew in each step
+and kept nowhere. Their seeds are coordinates (run, stage, step, place of the prompt), so a resumed run draws the same ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vlmrl import rng
+from vlmrl.policy.pack import Row
+from vlmrl.rollout.own import own_engine
+from vlmrl.types import GenerationSettings, Request
+
+if TYPE_CHECKING:
+    from vlmrl.extras.distill.section import TeacherSftSection
+    from vlmrl.extras.distill.teacher import TeacherScores
+    from vlmrl.train.stage.base import Stage
+
+
+def teacher_rows(scores: TeacherScores, stage: Stage, cfg: TeacherSftSection) -> tuple[Row, ...]:
+    """Plan and encode the step's prompts of this rank, and have the teacher answer them.
+
+    Returns:
+        Rows, group after group: the policy's prompt, and behind it an answer that the teacher has drawn behind its own.
+
+    Raises:
+        DataError: a file has changed between both looks at it, or a row has no hint.
+    """
+    teacher, rollout = scores.teacher, cfg.rollout
+    assert teacher is not None
+    with stage.timed_loader():
+        taken = stage.loader.next_batch(stage.state.ledger, prompts=rollout.prompts_per_step, rollouts=rollout.num_generations)
+    with stage.clock.phase("rollout"):
+        requests: list[Request] = []
+        for place, planned, prompt in taken:
+            ks = tuple(range(planned.num_generations))
+            seeds = tuple(rng.key(stage.seed, "teacher", cfg.name, stage.state.step, place, k) for k in ks)
+            requests.append(Request(prompt=teacher.view.of(prompt), ks=ks, seeds=seeds))
+        engine = own_engine(teacher.policy, teacher.vision, max_num_seqs=rollout.max_num_seqs)
+        settings = GenerationSettings(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature)
+        size = rollout.generation_batch_size
+        answers = [group for n in range(0, len(requests), size) for group in engine.generate(requests[n : n + size], settings)]
+    pairs = [(place, prompt, one) for (place, _, prompt), group in zip(taken, answers, strict=True) for one in group]
+    return tuple(Row(index=i, group=place, prompt=prompt, response=one.ids) for i, (place, prompt, one) in enumerate(pairs))

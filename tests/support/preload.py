@@ -10,7 +10,7 @@ import accelerate.tracking  # noqa: E402, F401
 import av  # noqa: E402, F401
 import decord  # noqa: E402, F401
 import deepspeed  # noqa: E402, F401 (accelerate imports it when a model is saved, whatever shards the run)
-import scipy.optimize  # noqa: E402, F401
+import scipy.optimize  # noqa: E402
 import scipy.stats  # noqa: E402, F401 (intervals of every evaluation)
 import torch  # noqa: E402
 import transformers.models.qwen2_5_vl.modeling_qwen2_5_vl  # noqa: E402

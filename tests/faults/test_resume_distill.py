@@ -14,7 +14,7 @@ import torch
 from tests.e2e.test_two_ranks import assert_same_updates
 from tests.support import runs
 from tests.support.ranks import run_ranks
-from vlmrl.extras.distill.section import TeacherSftSection
+from vlmrl.extras.distill.section import Imitate
 from vlmrl.run.tracking import read_metrics
 
 BOTH = {"auxiliary_losses": [{"name": "teacher_jsd", "weight": 0.5}]}
@@ -35,7 +35,7 @@ def imitating(files: tuple[Path, Path], root: Path) -> dict[str, Any]:
     """The same with answers of the teacher."""
     config = small(files, root, kind="teacher_sft")
     (stage,) = config["stages"]
-    config["stages"] = [{key: value for key, value in stage.items() if key in TeacherSftSection.model_fields}]
+    config["stages"] = [{key: value for key, value in stage.items() if key in Imitate.model_fields}]
     return config
 
 

@@ -21,7 +21,6 @@ from vlmrl.config.section import (
     Probability,
     RewardMethod,
     Section,
-    SeenMediaSection,
     SourceSection,
 )
 from vlmrl.config.stages import (
@@ -247,9 +246,7 @@ class ToySection(Section):
     world: ToyWorldSection = ToyWorldSection()
     base: SftSection | None = Field(default=None, description="How the tiny model is pretrained from nothing")
     base_seed: int = Field(default=0, ge=0, description="Seed of the tiny model's initial weights")
-    base_media: SeenMediaSection | None = Field(
-        default=None, description="How the tiny model sees media while it is pretrained; none: as the run's `media` says"
-    )
+    base_media: RunMediaSection | None = Field(default=None, description="How it sees media while it is pretrained; none: as `media`")
 
 
 class Config(Section):

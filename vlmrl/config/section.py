@@ -62,22 +62,6 @@ class Method(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
-class SeenMediaSection(Section):
-    """How somebody else than the policy sees the media. What is left out is as the run's `media` says."""
-
-    min_pixels: PositiveInt | None = Field(default=None, description="Least pixels of an image or frame; none: the run's")
-    max_pixels: PositiveInt | None = Field(default=None, description="Most pixels of an image or frame; none: the run's")
-    video_total_pixels: PositiveInt | None = Field(default=None, description="Most pixels of all frames together; none: the run's")
-    fps: float | None = Field(default=None, gt=0, description="Frames per second; none: the run's")
-    min_frames: PositiveInt | None = Field(default=None, description="Fewest frames of a video; none: the run's")
-    max_frames: PositiveInt | None = Field(default=None, description="Most frames of a video; none: the run's")
-
-    @property
-    def resizes(self) -> bool:
-        """Whether a picture may have another size than the run's `media` gives it."""
-        return self.min_pixels is not None or self.max_pixels is not None or self.video_total_pixels is not None
-
-
 class RewardMethod(Method):
     """A reward and its weight in the sum."""
 

@@ -50,10 +50,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "replay": "vlmrl.extras.agents.replay_page:write_replay",
     },
     "forecast of memory": {"plan": "vlmrl.extras.plan.ledger:foresee"},
-    "section of a stage": {
-        "distill": "vlmrl.extras.distill.section:DistillSection",
-        "teacher_sft": "vlmrl.extras.distill.section:TeacherSftSection",
-    },
+    "section of a stage": {"distill": "vlmrl.extras.distill.section:DistillSection", "teacher_sft": "vlmrl.extras.distill.section:Imitate"},
     "kind of stage": {"distill": "vlmrl.extras.distill.stage:distill", "teacher_sft": "vlmrl.extras.distill.stage:teacher_sft"},
     "check of stages": {"distill": "vlmrl.extras.distill.check:check_sides"},
     "check of a GPU": {"plan": "vlmrl.extras.plan.recipe:warning"},

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -32,40 +32,18 @@ class DecodedMedium:
     spacing: float | None = None
     """Videos: seconds between two frames asked for."""
 
-    def facts(self) -> dict[str, Any]:
-        """Give all but the frames, and the shape of these, as JSON values."""
-        times = None if self.times is None else self.times.tolist()
-        return {"shape": self.frames.shape, "size": self.size, "times": times, "duration": self.duration, "spacing": self.spacing}
-
-    @staticmethod
-    def of(frames: np.ndarray, facts: Mapping[str, Any]) -> DecodedMedium:
-        """Put frames and `facts` together again."""
-        times = None if facts["times"] is None else np.array(facts["times"], dtype=np.float64)
-        height, width = facts["size"]
-        size = (int(height), int(width))
-        return DecodedMedium(frames=frames, size=size, times=times, duration=facts["duration"], spacing=facts["spacing"])
-
-
-def decode_medium(data: bytes, kind: Stored, sizing: Sizing) -> DecodedMedium:
-    """Decode, choose frames and resize. Deterministic.
-
-    Raises:
-        MediaError: damaged, too large, of the wrong format or shape.
-    """
-    return decode_views(data, kind, (sizing,))[0]
-
 
 def decode_views(data: bytes, kind: Stored, sizings: Sequence[Sizing]) -> list[DecodedMedium]:
-    """Decode once, and choose and resize the frames of several views.
+    """Decode once, and choose and resize the frames of one or several views. Deterministic.
 
     Args:
         sizings: one for each view; all name one decoder.
 
     Returns:
-        For each view what `decode_medium` gives for it, bit for bit.
+        The views; each is the same, bit for bit, whatever others are asked for with it.
 
     Raises:
-        MediaError: as `decode_medium`, for any of the views.
+        MediaError: damaged, too large, of the wrong format or shape; for any of the views.
     """
     return DECODERS[kind](data, sizings)
 

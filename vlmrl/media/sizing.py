@@ -12,30 +12,6 @@ from vlmrl.media.sampling import Decoder, VideoInfo, request_times
 Grid = tuple[int, int, int]
 """Patches of a medium in time, height, width."""
 
-Timing = tuple[float | None, np.ndarray | None, float | None]
-"""Seconds between two frames asked for, times of the frames, seconds of the whole; as the last fields of `headers.Planned`."""
-
-PIXELS = ("min_pixels", "max_pixels", "video_total_pixels", "fps", "min_frames", "max_frames")
-"""The settings that change what the model sees; `decoder` enters the keys as what it means on this machine."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MediaSettings:
-    """How media are sampled and sized; the fields of `config.schema.MediaSection`."""
-
-    min_pixels: int
-    max_pixels: int
-    video_total_pixels: int | None
-    fps: float
-    min_frames: int
-    max_frames: int
-    cache_bytes: int
-    decoder: Decoder
-    workers: int = 0
-    """Processes that decode; 0 decodes in this one, without a deadline."""
-    deadline: float = 20.0
-    """Seconds of wall time that a worker may take for one medium."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sizing:

@@ -30,8 +30,8 @@ from vlmrl.media.decode import DecodedMedium, Stored, decode_views
 from vlmrl.media.keyed_lock import KeyedLock
 from vlmrl.media.places import Place, byte_limit, check_hash, content_of, named, seen_place, stored_as
 from vlmrl.media.resize import single_thread
-from vlmrl.media.sampling import resolve_decoder
-from vlmrl.media.sizing import PIXELS, Grid, MediaSettings, Sizing, Timing
+from vlmrl.media.sampling import Decoder, resolve_decoder
+from vlmrl.media.sizing import Grid, Sizing
 from vlmrl.registry import load
 from vlmrl.types import MediaHandle, MediaKind, MediaRef
 
@@ -42,8 +42,31 @@ if TYPE_CHECKING:
 Patchify = Callable[[np.ndarray, MediaKind], tuple[np.ndarray, Grid]]
 """Frames uint8 [T, h, w, 3] -> (patches uint8 or float32 [t * h * w, dim], grid (t, h, w) in patches). Must not resize."""
 
+Timing = tuple[float | None, np.ndarray | None, float | None]
+"""Seconds between two frames asked for, times of the frames, seconds of the whole; as the last fields of `headers.Planned`."""
+
+_PIXELS = ("min_pixels", "max_pixels", "video_total_pixels", "fps", "min_frames", "max_frames")
+"""The settings that change what the model sees; `decoder` enters the keys as what it means on this machine."""
 _VERSION = 2
 """Part of every key; raise it when decoding or resizing changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MediaSettings:
+    """How media are sampled and sized; the fields of `config.schema.MediaSection`."""
+
+    min_pixels: int
+    max_pixels: int
+    video_total_pixels: int | None
+    fps: float
+    min_frames: int
+    max_frames: int
+    cache_bytes: int
+    decoder: Decoder
+    workers: int = 0
+    """Processes that decode; 0 decodes in this one, without a deadline."""
+    deadline: float = 20.0
+    """Seconds of wall time that a worker may take for one medium."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +132,7 @@ class MediaStore:
         """Sides of processed frames are multiples of this."""
         self.stats: dict[str, int | float] = {"opened": 0, "decoded": 0, "cache_hits": 0, "evicted": 0, "decode_seconds": 0.0}
         self.cached_bytes = 0
-        parameters = {name: value for name, value in asdict(settings).items() if name in PIXELS}
+        parameters = {name: value for name, value in asdict(settings).items() if name in _PIXELS}
         parameters.update(
             version=_VERSION,
             decoder=resolve_decoder(settings.decoder),
@@ -119,7 +142,7 @@ class MediaStore:
             processor=fingerprint,
         )
         self.sizing = Sizing(
-            **{name: getattr(settings, name) for name in (*PIXELS, "decoder")},
+            **{name: getattr(settings, name) for name in (*_PIXELS, "decoder")},
             patch_size=patch_size,
             merge_size=merge_size,
             temporal_patch_size=temporal_patch_size,
@@ -153,10 +176,7 @@ class MediaStore:
         )
 
     def get(self, ref: MediaRef, root: Path, also: MediaStore | None = None) -> ProcessedMedia:
-        """Read the processed medium, from the cache where its content is there.
-
-        Args:
-            also: a store with other settings. Where the file is decoded here, its entry there is made of the same decoding.
+        """Read the processed medium, from the cache where its content is there. What is decoded is so for the store `also` too.
 
         Raises:
             MediaError: not allowed, not there, damaged, too large, or `hash_mismatch` with `ref.sha256`; names the path.
@@ -182,22 +202,11 @@ class MediaStore:
         with self._turn(key):
             entry = self._find(key)
             if entry is None:
-                wanted = None if also is None or also.key_of(ref, digest) in also._entries else also
-                entry, shown = self._process(ref, data, key, wanted)
-                self._keep(key, entry)
-                if wanted is not None and shown is not None:
-                    wanted._take(ref, root, shown, digest, place)
+                both = None if also is None else load("vlmrl.media.both:Both")(self, also, root, digest, place)
+                self._keep(key, entry := self._process(ref, data, key, both or self._decode))
         with self._lock:
             self._origins[key] = (ref, root)
         return entry
-
-    def _take(self, ref: MediaRef, root: Path, shown: DecodedMedium, digest: str, place: Place) -> None:
-        """Keep what another store has decoded for this one, from a file of this content in this place."""
-        key = self.key_of(ref, digest)
-        self._keep(key, self._cut(ref.kind, shown, key, ref.path))
-        with self._lock:
-            self._hashes[place] = digest
-            self._origins[key] = (ref, root)
 
     def put(self, frames: np.ndarray, kind: MediaKind, *, times: np.ndarray | None = None, spacing: float | None = None) -> ProcessedMedia:
         """Store a medium whose frames are already as the model is to see them: uint8 [T, h, w, 3], neither chosen nor resized here.
@@ -292,7 +301,7 @@ class MediaStore:
             return self.get(ref, root).handle
         data, digest, _ = content_of(ref, root)
         check_hash(ref, digest)
-        shown, key = self._decode(ref, data)[0], self.key_of(ref, digest)
+        shown, key = self._decode(ref, data), self.key_of(ref, digest)
         return self._handle(ref.kind, key, self._grid(ref.kind, shown.frames), (shown.spacing, shown.times, shown.duration))
 
     def digest(self, ref: MediaRef, root: Path) -> str | None:
@@ -331,29 +340,20 @@ class MediaStore:
             self._here.seconds = self.waited() + time.perf_counter() - began
             yield
 
-    def _process(self, ref: MediaRef, data: bytes, key: str, also: MediaStore | None) -> tuple[ProcessedMedia, DecodedMedium | None]:
-        """(the entry, the frames for the other store if it could be decoded for both)."""
+    def _process(self, ref: MediaRef, data: bytes, key: str, decode: Callable[[MediaRef, bytes], DecodedMedium]) -> ProcessedMedia:
         started = time.perf_counter()
-        try:
-            found = self._decode(ref, data, () if also is None else (also.sizing,))
-        except MediaError:
-            if also is None:
-                raise
-            found = self._decode(ref, data)  # it may be the other view that cannot be: whoever asks for that one is told so
-        entry = self._cut(ref.kind, found[0], key, ref.path)
+        shown = decode(ref, data)
+        entry = self._cut(ref.kind, shown, key, ref.path)
         seconds = time.perf_counter() - started
         self._here.seconds = self.waited() + seconds
         with self._lock:
             self.stats["decoded"] += 1
             self.stats["decode_seconds"] += seconds
-        return entry, found[1] if len(found) > 1 else None
+        return entry
 
-    def _decode(self, ref: MediaRef, data: bytes, also: tuple[Sizing, ...] = ()) -> list[DecodedMedium]:
-        """The frames of this store, and those of further views."""
+    def _decode(self, ref: MediaRef, data: bytes) -> DecodedMedium:
         with named(ref), single_thread():
-            if self.pool is not None:
-                return self.pool.views(data, stored_as(ref), also)
-            return decode_views(data, stored_as(ref), (self.sizing, *also))
+            return decode_views(data, stored_as(ref), [self.sizing])[0] if self.pool is None else self.pool.decode(data, stored_as(ref))
 
     def _grid(self, kind: MediaKind, frames: np.ndarray) -> Grid:
         count, height, width = frames.shape[:3]

@@ -87,17 +87,14 @@ class WorkerPool:
         self._end = weakref.finalize(self, _end_all, self._all)
 
     def decode(self, data: bytes, kind: Stored) -> DecodedMedium:
-        """Decode in a worker, bit for bit as `decode_medium` does; raises as `views`."""
+        """Decode in a worker, raises as `views`."""
         return self.views(data, kind)[0]
 
     def views(self, data: bytes, kind: Stored, also: Sequence[Sizing] = ()) -> list[DecodedMedium]:
         """Decode in a worker, bit for bit as `decode_views` does. Waits for a free one; a second one tries if the first one dies.
 
-        Args:
-            also: further views of the medium.
-
         Returns:
-            The pool's own view, and the others.
+            The pool's own view, and those of `also`.
 
         Raises:
             MediaError: as `decode_views`, or `timeout`, `crashed` (two workers died over it), `memory`.
@@ -209,7 +206,7 @@ class WorkerPool:
             raise MediaError(str(answer["reason"]), str(answer["message"]))
         if "error" in answer:
             raise VlmrlError(f"a media worker failed, which is no fault of the medium: {answer['error']}")
-        return [DecodedMedium.of(frames, facts) for frames, facts in zip(parts, answer["views"], strict=True)]
+        return [_put_together(frames, facts) for frames, facts in zip(parts, answer["views"], strict=True)]
 
 
 class _KilledAtStart(VlmrlError):
@@ -317,6 +314,18 @@ def _end_all(workers: set[_Worker]) -> None:
 # Both ends
 
 
+def _facts(shown: DecodedMedium) -> dict[str, Any]:
+    """All of a medium but its frames, and the shape of these, as JSON values."""
+    times = None if shown.times is None else shown.times.tolist()
+    return {"shape": shown.frames.shape, "size": shown.size, "times": times, "duration": shown.duration, "spacing": shown.spacing}
+
+
+def _put_together(frames: np.ndarray, facts: dict[str, Any]) -> DecodedMedium:
+    times, (height, width) = facts["times"], facts["size"]
+    stamps = None if times is None else np.array(times, dtype=np.float64)
+    return DecodedMedium(frames=frames, size=(height, width), times=stamps, duration=facts["duration"], spacing=facts["spacing"])
+
+
 def _send(line: socket.socket, header: dict[str, Any], data: bytes | memoryview, until: float | None) -> None:
     text = json.dumps(header).encode()
     for piece in (_HEAD.pack(len(text), len(data)) + text, data):
@@ -392,7 +401,7 @@ def _serve(data: bytes, kind: Stored, sizings: Sequence[Sizing]) -> tuple[dict[s
             return _too_hungry(kind), b""
         return {"error": traceback.format_exc()[-2000:]}, b""
     parts = [np.ascontiguousarray(one.frames).data.cast("B") for one in shown]
-    return {"views": [one.facts() for one in shown]}, parts[0] if len(parts) == 1 else b"".join(parts)
+    return {"views": [_facts(one) for one in shown]}, parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _too_hungry(kind: Stored) -> dict[str, Any]:

@@ -227,14 +227,11 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
     del out["train"]["patience"], out["train"]["offload"], out["train"]["offload_activations"], out["train"]["rehearse"]
     if cfg.data.prompt is None:
         del out["data"]["prompt"]
-    for name in ("check_against", "changed"):
-        del out["data"][name]
+    del out["data"]["check_against"], out["data"]["changed"]
     for name in ("suite", "data_root", "max_seconds", "best"):
         del out["eval"][name]
     if out["toy"] is not None:
-        del out["toy"]["cache"]
-        if out["toy"]["base_media"] is None:
-            del out["toy"]["base_media"]
+        out["toy"] = {key: value for key, value in out["toy"].items() if key != "cache" and (key, value) != ("base_media", None)}
     for stage in out["stages"]:
         del stage["checkpoint_every"], stage["max_tokens_per_microbatch"], stage["epochs"]  # by now they are steps
         if "rollout" in stage:

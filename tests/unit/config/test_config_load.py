@@ -372,7 +372,10 @@ TABLE = [
     ),
     ("stages=3", "stages: expected a list of"),
     ("stages.rl=3", "stages.1: expected a mapping"),
-    ("stages.rl.kind=gpro", "stages.rl.kind: expected one of 'sft', 'preference', 'grpo', 'distill', got str 'gpro'; did you mean 'grpo'?"),
+    (
+        "stages.rl.kind=gpro",
+        "stages.rl.kind: expected one of 'sft', 'preference', 'grpo', 'distill', 'teacher_sft', got str 'gpro'; did you mean 'grpo'?",
+    ),
     ("stages.rl.steps=0", "neither steps (1 or more) nor epochs says when the stage ends; give one of them"),
     ("stages.rl.steps=1e3", "stages.rl.steps: expected int, got float 1000.0"),
     ("stages.rl.answer_format=cot", "stages.rl.answer_format: expected one of 'think', 'answer_only', 'think_or_not', got str 'cot'"),

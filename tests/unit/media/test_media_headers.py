@@ -18,7 +18,7 @@ from PIL import Image
 from tests.support.media import make_video, numbered_frames
 from vlmrl.errors import MediaError
 from vlmrl.media import container, headers
-from vlmrl.media.decode import decode_medium
+from vlmrl.media.decode import decode_views
 from vlmrl.media.headers import plan_medium, read_image_size
 from vlmrl.media.image import decode_image
 from vlmrl.media.iso import read_iso
@@ -143,7 +143,7 @@ def test_image_plans_equal_decoding(height: int, width: int, orientation: int, k
     data = encode(noise(height, width, 3 if kind == "JPEG" else channels), kind, exif=exif, **options)
     assert read_image_size(io.BytesIO(data)) == decode_image(data).shape[:2]
     planned = plan_medium(io.BytesIO(data), "image", SIZING)
-    shown = decode_medium(data, "image", SIZING)
+    shown = decode_views(data, "image", [SIZING])[0]
     assert planned.grid == (1, shown.frames.shape[1] // 14, shown.frames.shape[2] // 14)
     assert planned.tokens == planned.grid[1] * planned.grid[2] // 4
 
@@ -195,7 +195,7 @@ def test_video_headers_equal_what_decoding_finds(tmp_path: Path, suffix: str) ->
         if track is not None:
             np.testing.assert_allclose(track.times, packets.times, atol=1e-9)
         planned = plan_medium(io.BytesIO(data), "video", SIZING, times=True)
-        shown = decode_medium(data, "video", SIZING)
+        shown = decode_views(data, "video", [SIZING])[0]
         assert planned.grid == (len(shown.frames) // 2, shown.frames.shape[1] // 14, shown.frames.shape[2] // 14)
         assert planned.spacing == shown.spacing
         if packets.regular:
@@ -298,7 +298,7 @@ def test_flipped_bytes_of_a_video_are_numbers_or_a_media_error(
     for place in draw.integers(0, min(1200, len(data)), size=count):
         data[place] ^= int(draw.integers(1, 256))
     _, told = outcome(lambda: plan_medium(io.BytesIO(bytes(data)), "video", SIZING, times=True))
-    _, found = outcome(lambda: decode_medium(bytes(data), "video", SIZING))
+    _, found = outcome(lambda: decode_views(bytes(data), "video", [SIZING])[0])
     assert {told, found} <= {"", "format", "corrupt", "truncated", "too_large", "no_frames", "aspect"}
 
 

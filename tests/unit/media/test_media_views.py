@@ -18,7 +18,7 @@ from tests.unit.media.test_media_store import clip, image, store
 from tests.unit.media.test_media_workers import SIZING, same
 from vlmrl.errors import MediaError
 from vlmrl.media import container
-from vlmrl.media.decode import Stored, decode_medium, decode_views
+from vlmrl.media.decode import Stored, decode_views
 from vlmrl.media.frames import read_bundle
 from vlmrl.media.workers import WorkerPool
 from vlmrl.types import MediaRef
@@ -59,7 +59,7 @@ def test_each_view_is_that_of_decoding_for_it_alone(files: dict[str, tuple[bytes
     data, kind = files[name]
     views = [dataclasses.replace(view, decoder=decoder) for view in VIEWS]
     found = decode_views(data, kind, views)
-    alone = [decode_medium(data, kind, view) for view in views]
+    alone = [decode_views(data, kind, [view])[0] for view in views]
     assert all(same(one, other) for one, other in zip(found, alone, strict=True))
     if kind == "video":
         assert len({one.frames.shape for one in found}) == len(VIEWS), "the views differ"

@@ -20,7 +20,7 @@ from PIL import Image
 from tests.support.media import make_video, numbered_frames, truncate
 from tests.unit.media.test_media_store import clip, image, store
 from vlmrl.errors import MediaError, VlmrlError
-from vlmrl.media.decode import DecodedMedium, decode_medium
+from vlmrl.media.decode import DecodedMedium, decode_views
 from vlmrl.media.sizing import Sizing
 from vlmrl.media.workers import WorkerPool
 
@@ -136,8 +136,8 @@ def test_a_worker_gives_the_same_bits(honest: WorkerPool, tmp_path: Path) -> Non
     clips.append(make_video(tmp_path / "v.mp4", numbered_frames(8), times=irregular, rotation=90))
     for path in clips:
         data = path.read_bytes()
-        assert same(honest.decode(data, "video"), decode_medium(data, "video", SIZING)), path.name
-    assert same(honest.decode(picture(), "image"), decode_medium(picture(), "image", SIZING))
+        assert same(honest.decode(data, "video"), decode_views(data, "video", [SIZING])[0]), path.name
+    assert same(honest.decode(picture(), "image"), decode_views(picture(), "image", [SIZING])[0])
     assert honest.stats.started == 1
     assert honest.stats.peak >= honest.stats.base > 0
 
@@ -147,7 +147,7 @@ def test_a_worker_gives_the_same_errors(honest: WorkerPool, tmp_path: Path) -> N
     before = honest.pids()
     for data, kind in ((b"", "image"), (b"<html>", "image"), (picture()[:100], "image"), (cut, "video"), (picture(), "video")):
         with pytest.raises(MediaError) as here:
-            decode_medium(data, kind, SIZING)  # type: ignore[arg-type]
+            decode_views(data, kind, [SIZING])[0]  # type: ignore[arg-type]
         with pytest.raises(MediaError) as there:
             honest.decode(data, kind)  # type: ignore[arg-type]
         assert (there.value.reason, str(there.value)) == (here.value.reason, str(here.value))
@@ -215,7 +215,7 @@ def test_a_worker_that_is_killed_once_costs_no_medium(tmp_path: Path, when: str,
     script.write_text(KILLED_ONCE.format(flag=str(tmp_path / "flag"), when=when))
     data = make_video(tmp_path / "v.mp4", numbered_frames(8), times=[0, 0.1, 0.2, 0.3, 3, 3.1, 9, 9.1]).read_bytes()
     one = WorkerPool(SIZING, count=1, deadline=60, command=[str(script)])
-    assert same(one.decode(data, "video"), decode_medium(data, "video", SIZING))
+    assert same(one.decode(data, "video"), decode_views(data, "video", [SIZING])[0])
     assert (tmp_path / "flag").exists()
     assert (one.stats.started, one.stats.crashes, len(one.pids())) == (2, crashes, 1)
     one.close()

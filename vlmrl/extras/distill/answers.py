@@ -14,12 +14,12 @@ from vlmrl.rollout.own import own_engine
 from vlmrl.types import GenerationSettings, Request
 
 if TYPE_CHECKING:
-    from vlmrl.extras.distill.section import TeacherSftSection
+    from vlmrl.extras.distill.section import Imitate
     from vlmrl.extras.distill.teacher import TeacherScores
     from vlmrl.train.stage.base import Stage
 
 
-def teacher_rows(scores: TeacherScores, stage: Stage, cfg: TeacherSftSection) -> tuple[Row, ...]:
+def teacher_rows(scores: TeacherScores, stage: Stage, cfg: Imitate) -> tuple[Row, ...]:
     """Plan and encode the step's prompts of this rank, and have the teacher answer them.
 
     Returns:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from vlmrl.config.section import Method, PositiveInt, RewardMethod, Section, SeenMediaSection, default
+from vlmrl.config.section import Method, PositiveInt, RewardMethod, Section, default
 from vlmrl.config.stages import GrpoSection, RolloutStage
 
 SAMPLED, WHOLE = "teacher_reverse_kl", "teacher_jsd"
@@ -22,6 +22,22 @@ class AverageSection(Section):
     decay: float = Field(default=0.995, ge=0, lt=1, description="What a move keeps of the average; the rest is the policy's")
 
 
+class TeacherMediaSection(Section):
+    """How the teacher sees the media. What is left out is as the run's `media` says."""
+
+    min_pixels: PositiveInt | None = Field(default=None, description="Least pixels of an image or frame; none: the run's")
+    max_pixels: PositiveInt | None = Field(default=None, description="Most pixels of an image or frame; none: the run's")
+    video_total_pixels: PositiveInt | None = Field(default=None, description="Most pixels of all frames together; none: the run's")
+    fps: float | None = Field(default=None, gt=0, description="Frames per second; none: the run's")
+    min_frames: PositiveInt | None = Field(default=None, description="Fewest frames of a video; none: the run's")
+    max_frames: PositiveInt | None = Field(default=None, description="Most frames of a video; none: the run's")
+
+    @property
+    def resizes(self) -> bool:
+        """Whether a picture may have another size than the run's `media` gives it."""
+        return self.min_pixels is not None or self.max_pixels is not None or self.video_total_pixels is not None
+
+
 class TeacherSection(Section):
     """Who scores the answers of the policy, and what it sees."""
 
@@ -31,7 +47,7 @@ class TeacherSection(Section):
         "average: a running average of the policy, which begins there; else a model, folder or hub id, with the same tokenizer",
     )
     average: AverageSection = AverageSection()
-    media: SeenMediaSection = SeenMediaSection()
+    media: TeacherMediaSection = TeacherMediaSection()
     hint: str | None = Field(
         default=None, description="What of a row the teacher is told behind the question: answer, thought, or meta.<name>; none: nothing"
     )
@@ -49,7 +65,7 @@ class TeacherSection(Section):
     @property
     def sees_more(self) -> bool:
         """Whether it sees anything else than the policy."""
-        return self.hint is not None or self.media != SeenMediaSection()
+        return self.hint is not None or self.media != TeacherMediaSection()
 
     def problems(self) -> list[str]:
         """What is wrong with the section by itself."""
@@ -92,7 +108,7 @@ class DistillSection(GrpoSection):
         return out + _alone(self)
 
 
-class TeacherSftSection(RolloutStage):
+class Imitate(RolloutStage):
     """Supervised fine-tuning on answers that the teacher gives, in place of those of the rows."""
 
     kind: Literal["teacher_sft"]
@@ -110,5 +126,5 @@ class TeacherSftSection(RolloutStage):
         return out + _alone(self)
 
 
-Taught = DistillSection | TeacherSftSection
+Taught = DistillSection | Imitate
 """The stages that have a teacher."""

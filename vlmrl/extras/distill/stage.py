@@ -15,7 +15,7 @@ from vlmrl.data.encode import Encoder
 from vlmrl.errors import ConfigError
 from vlmrl.extras.distill.answers import teacher_rows
 from vlmrl.extras.distill.methods.scores import DIVERGENCE, scores_of
-from vlmrl.extras.distill.section import AVERAGE, OFF, WHOLE, DistillSection, Taught, TeacherSection, TeacherSftSection
+from vlmrl.extras.distill.section import AVERAGE, OFF, WHOLE, DistillSection, Imitate, Taught, TeacherSection
 from vlmrl.extras.distill.teacher import Teacher, TeacherJsd, TeacherScores, fingerprint_of
 from vlmrl.extras.distill.view import BothViews, SeenRecord, TeacherView, settings_of, vocabulary_problem
 from vlmrl.media.store import MediaStore
@@ -55,7 +55,7 @@ def distill(session: Session, cfg: DistillSection) -> None:
     run_grpo(loop, cfg, algorithm)
 
 
-def teacher_sft(session: Session, cfg: TeacherSftSection) -> None:
+def teacher_sft(session: Session, cfg: Imitate) -> None:
     """Train on answers of the teacher (sequence-level distillation, arXiv:1606.07947).
 
     Raises:
@@ -69,7 +69,7 @@ def teacher_sft(session: Session, cfg: TeacherSftSection) -> None:
     loop.run(partial(imitate_step, loop.stage, cfg, scores))
 
 
-def imitate_step(stage: Stage, cfg: TeacherSftSection, scores: TeacherScores) -> StepResult:
+def imitate_step(stage: Stage, cfg: Imitate, scores: TeacherScores) -> StepResult:
     """Make one step: plan, encode, have the teacher answer, update."""
     rng.seed_step(stage.seed, cfg.name, stage.state.step)
     return learn_rows(stage, teacher_rows(scores, stage, cfg))

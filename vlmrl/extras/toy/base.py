@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vlmrl import fs
 from vlmrl.config.load import loaded
-from vlmrl.config.schema import OF_THE_MACHINE, Config, RunMediaSection, SftSection, ToySection, ToyWorldSection
+from vlmrl.config.schema import OF_THE_MACHINE, Config, SftSection, ToySection, ToyWorldSection
 from vlmrl.errors import ConfigError
 from vlmrl.extras.toy.kinds import GROUNDING, VIDEOS, make_world, tokenizer_corpus, world_hash
 from vlmrl.extras.toy.lock import locked
@@ -97,11 +97,6 @@ def _media(recipe: ToyWorldSection) -> str:
     return "videos" if recipe.kind in VIDEOS else "images"
 
 
-def _seen(cfg: Config, toy: ToySection) -> RunMediaSection:
-    """How media are seen while the base model is pretrained."""
-    return cfg.media if toy.base_media is None else cfg.media.model_copy(update=toy.base_media.model_dump(exclude_none=True))
-
-
 def _base_folder(cfg: Config, toy: ToySection, cache: Path) -> Path:
     """Where the base model of a recipe is kept: named by the hash of what it is made from."""
     assert toy.base is not None
@@ -111,7 +106,9 @@ def _base_folder(cfg: Config, toy: ToySection, cache: Path) -> Path:
         "base": toy.base.model_dump(mode="json"),
         "seed": toy.base_seed,
         "positions": cfg.model.positions,
-        "media": _seen(cfg, toy).model_dump(mode="json", exclude={*OF_THE_MACHINE, "max_tiles"}),  # its pictures are never cut
+        "media": (toy.base_media or cfg.media).model_dump(
+            mode="json", exclude={*OF_THE_MACHINE, "max_tiles"}
+        ),  # its pictures are never cut
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     return cache / f"base-{digest}"
@@ -139,7 +136,7 @@ def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path
         {
             "run": {"name": "run", "root": str(folder), "seed": toy.base_seed, "trackers": [], "threads": cfg.run.threads},
             "model": {"path": str(start), "device": cfg.model.device, "positions": cfg.model.positions},
-            "media": _seen(cfg, toy).model_dump(),
+            "media": (toy.base_media or cfg.media).model_dump(),
             "data": cfg.data.model_dump() | {"root": str(root)},
             "stages": [toy.base.model_dump()],
             "eval": {"at_start": False},

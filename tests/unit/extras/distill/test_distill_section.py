@@ -10,9 +10,8 @@ import yaml
 
 from vlmrl.api import load_recipe
 from vlmrl.config.schema import SECTIONS, Config
-from vlmrl.config.section import SeenMediaSection
 from vlmrl.errors import ConfigError
-from vlmrl.extras.distill.section import DistillSection, TeacherSftSection
+from vlmrl.extras.distill.section import DistillSection, Imitate, TeacherMediaSection
 from vlmrl.extras.distill.stage import refused
 from vlmrl.run.kinds import KINDS
 
@@ -39,7 +38,7 @@ def test_it_is_a_kind_of_stage_that_nobody_has_to_import() -> None:
     assert callable(KINDS["distill"])
     assert stage.rewards == ()
     assert [method.name for method in stage.reweight] == ["teacher_reverse_kl"]
-    assert stage.teacher.media == SeenMediaSection(min_pixels=3136, max_pixels=4704)
+    assert stage.teacher.media == TeacherMediaSection(min_pixels=3136, max_pixels=4704)
     assert refused(config, stage) == []
 
 
@@ -111,7 +110,7 @@ def imitate(**stage: Any) -> dict[str, Any]:
 def test_fine_tuning_on_the_teachers_answers() -> None:
     config = load_recipe(imitate()).config
     (stage,) = config.stages
-    assert isinstance(stage, TeacherSftSection)
+    assert isinstance(stage, Imitate)
     assert (stage.rollout.num_generations, stage.rewards) == (4, ())
     assert refused(config, stage) == []
     assert callable(KINDS["teacher_sft"])

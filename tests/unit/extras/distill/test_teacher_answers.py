@@ -10,11 +10,11 @@ from tests.support.tiny import Tiny
 from tests.unit.extras.distill.test_teacher_scores import teacher_of
 from vlmrl import rng
 from vlmrl.extras.distill.answers import teacher_rows
-from vlmrl.extras.distill.section import TeacherSftSection
+from vlmrl.extras.distill.section import Imitate
 from vlmrl.rollout.own import own_engine
 from vlmrl.types import GenerationSettings, Request
 
-SECTION = TeacherSftSection.model_validate(
+SECTION = Imitate.model_validate(
     {"name": "copy", "kind": "teacher_sft", "source": {"path": "x"}, "steps": 1, "optim": {"lr": 1e-3}}
     | {"rollout": {"prompts_per_step": 3, "num_generations": 2, "max_new_tokens": 6, "generation_batch_size": 2}}
 )

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from tests.support.tiny import MEDIA, Tiny
-from vlmrl.config.section import SeenMediaSection
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import DataError
-from vlmrl.extras.distill.section import TeacherSection
+from vlmrl.extras.distill.section import TeacherMediaSection, TeacherSection
 from vlmrl.extras.distill.view import SeenRecord, TeacherView, settings_of, vocabulary_problem
 from vlmrl.media.store import MediaStore
 
-LARGER = TeacherSection(media=SeenMediaSection(min_pixels=112 * 112, max_pixels=112 * 112))
+LARGER = TeacherSection(media=TeacherMediaSection(min_pixels=112 * 112, max_pixels=112 * 112))
 
 
 def view(tiny: Tiny, teacher: TeacherSection = LARGER, **more: Any) -> TeacherView:
@@ -30,7 +29,7 @@ def view(tiny: Tiny, teacher: TeacherSection = LARGER, **more: Any) -> TeacherVi
 
 def test_settings_are_the_runs_where_the_teacher_says_nothing() -> None:
     assert settings_of(MEDIA, TeacherSection()) == MEDIA
-    found = settings_of(MEDIA, TeacherSection(media=SeenMediaSection(max_frames=8, fps=1.0)))
+    found = settings_of(MEDIA, TeacherSection(media=TeacherMediaSection(max_frames=8, fps=1.0)))
     assert found == dataclasses.replace(MEDIA, max_frames=8, fps=1.0)
 
 

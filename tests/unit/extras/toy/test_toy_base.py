@@ -85,7 +85,7 @@ def test_a_base_may_see_its_media_otherwise(tmp_path: Path, monkeypatch: pytest.
     whole = recipe(tmp_path, kind="grounding")
     small = {"media": {"min_pixels": 784, "max_pixels": 784, "max_frames": 20}}
     toy = whole.toy.model_dump() if whole.toy is not None else {}
-    own = recipe(tmp_path, **small, toy=toy | {"base_media": {"min_pixels": 3136, "max_pixels": 3136}})
+    own = recipe(tmp_path, **small, toy=toy | {"base_media": {"min_pixels": 3136, "max_pixels": 3136, "max_frames": 20}})
     alike = recipe(tmp_path, **small, toy=toy)
     places = [prepare(one, Ui(quiet=True)) for one in (whole, own, alike)]
     assert places[0] == places[1] != places[2]

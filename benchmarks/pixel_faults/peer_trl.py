@@ -36,7 +36,7 @@ class Trl:
     def lacks(self, fault: Fault) -> str | None:
         """Faults of videos, and of a bound on prompts, lie on paths that GRPOTrainer does not have."""
         ensure_torchvision()
-        from trl import GRPOConfig
+        from trl.trainer.grpo_config import GRPOConfig
 
         if fault in ("frame_times", "variable_rate"):
             return "GRPOTrainer reads the columns `image` and `images`; its documentation names no video"
@@ -59,15 +59,16 @@ class Trl:
 
 def make_trainer(job: Job) -> Any:
     """Make the trainer of a job."""
-    from datasets import Dataset, Image, Sequence
-    from trl import GRPOConfig, GRPOTrainer
+    from datasets import Dataset, Image, List
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     prompts = [[{"role": "user", "content": row.text}] for row in job.rows]
     if all(len(row.media) == 1 for row in job.rows):
         data = Dataset.from_dict({"prompt": prompts, "image": [row.media[0] for row in job.rows]}).cast_column("image", Image())
     else:
         data = Dataset.from_dict({"prompt": prompts, "images": [list(row.media) for row in job.rows]})
-        data = data.cast_column("images", Sequence(Image()))
+        data = data.cast_column("images", List(Image()))
     args = GRPOConfig(
         output_dir=str(Path(job.folder) / "out"),
         use_cpu=True,
@@ -86,7 +87,8 @@ def make_trainer(job: Job) -> Any:
         report_to="none",
         disable_tqdm=True,
     )
-    return GRPOTrainer(model=job.model, reward_funcs=spread, args=args, train_dataset=data)
+    reward: Any = spread  # TRL wants a list of float | None, which a list of float is not
+    return GRPOTrainer(model=job.model, reward_funcs=reward, args=args, train_dataset=data)
 
 
 def watch(trainer: Any, job: Job, trained: Trained) -> None:

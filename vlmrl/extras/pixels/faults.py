@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -55,7 +56,7 @@ class Fault:
     kind: MediaKind = "image"
 
 
-def plain(feed: Feed, reference: Reference, **how: object) -> Case:
+def plain(feed: Feed, reference: Reference, **how: Any) -> Case:
     """Make a job with one picture and nothing wrong with it. `how`: fields of `Job`."""
     pixels = blocks(1, WIDE, HIGH)
     row = Row(word="amber", text="Say what the amber card shows.", media=(feed.save("one.png", pixels[0]),))

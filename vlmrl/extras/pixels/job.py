@@ -121,9 +121,10 @@ def as_json(trained: Trained) -> dict[str, Any]:
 
 def from_json(found: Mapping[str, Any]) -> Trained:
     """Read what `as_json` wrote."""
-    answers = [
-        Answer(**{key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}) for one in found["answers"]
-    ]
+    answers: list[Answer] = []
+    for one in found["answers"]:
+        fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
+        answers.append(Answer(**fields))
     return Trained(answers=answers, said=list(found["said"]), error=found["error"])
 
 

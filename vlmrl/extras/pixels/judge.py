@@ -31,6 +31,11 @@ CLOSE = 1e-3
 APART = 20 * CLOSE
 """Nats that black pixels must differ by from those of the file, so that the measure can tell."""
 
+SHOWN = 160
+"""Letters of a message that are shown."""
+_PATH = re.compile(r"(?<!\w)/[^\s:'\"]+(:\d+)?:?")
+"""An absolute path, with a line number: a folder that is called after a fault names none."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -115,11 +120,11 @@ class Judge:
         heard = hear(trainer, case)
         texts = ([] if heard.error is None else [heard.error]) + [text for text in heard.said if text not in usual]
         for text in texts:
-            # without absolute paths: a folder that is called after a fault names none
-            if re.search(fault.names, re.sub(r"(?<!\w)/\S+", "", text), re.IGNORECASE):
-                return Found(fault.key, "noticed", _short(text))
+            plain_text = " ".join(_PATH.sub("", text).split())
+            if (named := re.search(fault.names, plain_text, re.IGNORECASE)) is not None:
+                return Found(fault.key, "noticed", _short(plain_text, named.start()))
         if heard.error is not None or heard.trained is None:
-            return Found(fault.key, "stopped", _short(heard.error or "no result"))
+            return Found(fault.key, "stopped", _short(" ".join(_PATH.sub("", heard.error or "no result").split())))
         right, how = self.compare(case, heard.trained)
         if fault.key == "sampled":
             how += f"; {self.count_placeholders(case, heard.trained)}"
@@ -249,6 +254,7 @@ def _rolled_out(case: Case, trained: Trained) -> list[Reading]:
     return [{row.word: [Medium(row.kind, first.grid, first.patches)]}]
 
 
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 160 else f"{line[:157]}..."
+def _short(line: str, at: int = 0) -> str:
+    """Cut a message to `SHOWN` letters that hold the place `at`."""
+    first = max(0, min(at - SHOWN // 4, len(line) - SHOWN))
+    return f"{'...' if first else ''}{line[first : first + SHOWN]}{'...' if first + SHOWN < len(line) else ''}"

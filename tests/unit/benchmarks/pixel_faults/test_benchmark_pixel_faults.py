@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from benchmarks.common import BenchmarkError
+from benchmarks.common import ROOT, BenchmarkError
 from benchmarks.pixel_faults.__main__ import adapter
 from benchmarks.pixel_faults.page import lines
 from vlmrl.extras.pixels.faults import FAULTS
@@ -33,3 +34,11 @@ def test_adapters_by_name_and_by_place() -> None:
     assert adapter("tests.support.naive_pixels:Naive").name == "naive"
     with pytest.raises(BenchmarkError, match="no adapter is called 'verl'"):
         adapter("verl")
+
+
+def test_the_page_is_that_of_its_numbers() -> None:
+    path = ROOT / "docs/benchmarks/pixel_faults.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == "\n".join(lines(found))
+    for trainer in found["trainers"]:
+        assert [one["fault"] for one in trainer["verdicts"]] == [fault.key for fault in FAULTS]

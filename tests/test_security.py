@@ -43,6 +43,7 @@ STAYS = {
     "media.workers": "a pair of sockets to a process of its own",
     "run.audit_pool": "a pair of sockets to a process of its own",
     "web.listen": "is asked, and asks nobody",
+    "extras.families.conform.shards": "asks for a free port of this machine, for two ranks on it",
     "extras.starter.models": "reads the hub's cache on this machine",
 }
 """Modules with sockets that reach nobody."""

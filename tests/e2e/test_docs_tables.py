@@ -30,9 +30,12 @@ from vlmrl.config.layers import PRESET
 from vlmrl.config.schema import Config, GrpoSection, LoraSection, SourceSection
 from vlmrl.config.section import EnvironmentMethod, HistorySection
 from vlmrl.data.adapters import ADAPTERS
+from vlmrl.methods import registries
 from vlmrl.train.stage import providers  # noqa: F401 (registers them)
 from vlmrl.train.stage.provide import provided_fields
 from vlmrl.zoo.rewards.run.foreign import Form
+
+registries()  # a page may name what the zoo provides
 
 WRITTEN = [page for page in PAGES if page != GENERATED]
 

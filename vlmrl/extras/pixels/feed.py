@@ -98,14 +98,15 @@ def _make_model(out: Path, wants_placeholders: bool) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     TOY["untrained"](ToySection(), out)
-    model: Any = AutoModelForImageTextToText.from_pretrained(out, dtype=torch.float32)
+    model: Any = AutoModelForImageTextToText.from_pretrained(out, dtype=torch.float32, trust_remote_code=False, use_safetensors=True)
     with torch.no_grad():
         model.model.visual.merger.mlp[2].weight.mul_(LOUDER)
         if wants_placeholders:
             direction = torch.randn(model.lm_head.weight.shape[1], generator=torch.Generator().manual_seed(0))
             direction /= direction.norm()
             # opposite rows: whatever the hidden state, one of the two is the likeliest token by far
-            ids = AutoTokenizer.from_pretrained(out).convert_tokens_to_ids(list(PLACEHOLDERS))
+            tokenizer = AutoTokenizer.from_pretrained(out, trust_remote_code=False)
+            ids = tokenizer.convert_tokens_to_ids(list(PLACEHOLDERS))
             model.lm_head.weight[ids[0]], model.lm_head.weight[ids[1]] = WANT * direction, -WANT * direction
     model.save_pretrained(out)
     (out / "READY").touch()

@@ -37,8 +37,10 @@ class Reference:
         ensure_torchvision()
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
-        self.processor: Any = AutoProcessor.from_pretrained(folder)
-        self.model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        self.processor: Any = AutoProcessor.from_pretrained(folder, trust_remote_code=False)
+        how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager"}
+        opened = AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=False, use_safetensors=True, **how)
+        self.model: Any = opened.eval()
         self.start: Mapping[str, torch.Tensor] = {name: value.clone() for name, value in self.model.state_dict().items()}
         config = self.model.config
         self.pads: dict[MediaKind, int] = {"image": config.image_token_id, "video": config.video_token_id}

@@ -71,7 +71,7 @@ def test_the_parts_of_the_reward_thoughts_and_length_are_chosen_and_constants_of
 
 def test_the_gap_to_a_teacher_has_a_line_for_each_kind_of_media(tmp_path: Path) -> None:
     gap = {"distill/gap": 0.3, "distill/gap/video": 0.2, "distill/gap/image": 0.4, "distill/task_gap/count": 0.3}
-    groups = curves_doc(source(tmp_path, [line(n, **gap) for n in (1, 2)]))["groups"]
+    groups = curves_doc([source(tmp_path, [line(n, **gap) for n in (1, 2)])])["groups"]
     assert [(group["title"], [series["name"] for series in group["series"]]) for group in groups] == [
         ("Gap to the teacher", ["image", "video"])
     ]

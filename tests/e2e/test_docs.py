@@ -185,6 +185,10 @@ def command(block: Block, words: list[str]) -> None:
         assert known is not None
         for extra in ",".join(re.findall(r"vlmrl\[([\w,]+)\]", " ".join(rest))).split(","):
             assert not extra or re.search(rf"^{extra} =", known[1], re.M), f"{block}: no extra '{extra}'"
+    elif program.startswith("benchmarks."):
+        script = (ROOT / program.replace(".", "/") / "__main__.py").read_text(encoding="utf-8")
+        for option in [word for word in rest if word.startswith("--")]:
+            assert f'"{option}"' in script, f"{block}: {program} knows no {option}"
     elif program == "vlmrl.extras.install.pins":
         assert set(rest) <= {"--cpu", "--gpu", "--trackers"}, f"{block}: {rest}"
     else:

@@ -55,7 +55,9 @@ def versions() -> dict[str, str]:
 
 
 def cell(report: Mapping[str, Any], key: str) -> str:
-    """What a promise came to: `-` not tried, `no`, or `yes` with the largest difference."""
+    """What a promise came to: `-` nothing to try, `no`, or `yes` with the largest difference."""
+    if key not in report["promises"]:
+        return "not run"
     mine = [c for c in report["checks"] if c["promise"] == key and not c["control"]]
     if not mine:
         return "-"

@@ -100,7 +100,7 @@ def test_killed_with_shards_between_turns(family: str, tmp_path: Path) -> None:
     run_ranks(2, tmp_path / "logs", runs._run, whole, None)
     mine = copy.deepcopy(whole)
     mine["run"]["root"] = str(tmp_path / "killed")
-    for number, point in enumerate((*TURNS, "ckpt.after_tensors@2")):
+    for number, point in enumerate((*TURNS, "ckpt.after_tensors@1")):
         with pytest.raises(AssertionError, match="ended with -9"):
             run_ranks(2, tmp_path / f"logs-{number}", runs._run, mine, f"{point}:kill")
     run_ranks(2, tmp_path / "logs-last", runs._run, mine, None)

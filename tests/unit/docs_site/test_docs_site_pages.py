@@ -106,10 +106,10 @@ def test_a_key_as_it_is_shown(path: str, kind: str, default: str, bounds: str) -
 
 def test_kinds_of_stage_that_have_a_key() -> None:
     found = recipe_keys.stage_kinds()
-    assert found["optim.lr"][1] == ["sft", "preference", "grpo", "distill"]
+    assert found["optim.lr"][1] == ["sft", "preference", "grpo", "distill", "teacher_sft"]
     assert found["thought_dropout"][1] == ["sft"]
     assert found["advantage"][1] == ["grpo", "distill"]
-    assert found["teacher.media.max_frames"][1] == ["distill"]
+    assert found["teacher.media.max_frames"][1] == ["distill", "teacher_sft"]
 
 
 # ---- methods and commands ----------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Segment:
     spans: tuple[tuple[int, int], ...] = ()
     """Half-open ranges of placeholders, from the segment's own start."""
     owners: tuple[int, ...] = ()
-    """For each span the number of its medium in the segment."""
+    """For each span the number of its medium in the segment; empty: each medium has one span, as in `Prompt`."""
     kinds: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     """As `Prompt.kinds`."""
     sampled: bool = False
@@ -62,7 +62,7 @@ def joined(chain: Sequence[Segment], like: Prompt) -> Prompt:
     owners: list[int] = []
     for segment in chain:
         spans += [(start + len(ids), end + len(ids)) for start, end in segment.spans]
-        owners += [owner + len(media) for owner in segment.owners]
+        owners += [owner + len(media) for owner in segment.owners or range(len(segment.media))]
         ids += segment.ids
         media += segment.media
     kinds = {name: tuple(kind for segment in chain for kind in segment.kinds.get(name, (0,) * len(segment.ids))) for name in like.kinds}

@@ -113,7 +113,7 @@ def test_the_recipe_is_checked_with_them() -> None:
 def test_a_kind_without_its_plugin_is_unknown() -> None:
     done = vlmrl("check", RECIPE, "--no-data", "plugins=[examples.entropy_weights, examples.anchor_loss]")
     assert done.returncode == 64
-    assert "expected one of 'sft', 'preference', 'grpo', 'distill', got str 'rejection_sampling'" in done.stderr
+    assert "expected one of 'sft', 'preference', 'grpo', 'distill', 'teacher_sft', got str 'rejection_sampling'" in done.stderr
 
 
 def test_the_methods_are_listed() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="vlmrl view needs starlette and uvicorn: pip install 'vlmrl[view]'")
 
+import vlmrl.cli  # noqa: F401 (commands are registered by it, and import it)
 from tests.support.viewed import make_run
 from vlmrl.extras.pages.view.command import serve
 

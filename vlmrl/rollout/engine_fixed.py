@@ -11,6 +11,7 @@ Letters as in `engine_hf`; N is all places, A*G.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -262,15 +263,21 @@ class FixedRun(GenerateCall):
         return self.fixed.own(request, k, tokens)
 
 
+@functools.cache
+def _side(device: int) -> torch.cuda.Stream:
+    """The one stream of a device that steps are recorded on: cuBLAS keeps a workspace for every stream it has ever seen."""
+    return torch.cuda.Stream(device)
+
+
 def recorded(step: Callable[[], None]) -> Callable[[], None]:
     """Take a step on CUDA, and record it: what is returned takes the next one. The step that is taken chooses kernels and fills the cache
     of 16-bit weights, which a record would else hold as work of every step."""
-    now, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+    now, aside = torch.cuda.current_stream(), _side(torch.cuda.current_device())
     aside.wait_stream(now)
     with torch.cuda.stream(aside):
         step()
     now.wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=aside):
         step()
     return graph.replay

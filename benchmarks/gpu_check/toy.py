@@ -218,7 +218,7 @@ def learner(policy: Policy, vision: VisionCache, *, budget: int, lr: float = 1e-
     return Learner(
         policy=policy,
         vision=vision,
-        updates=ReplicaUpdates(named, *make_optimizer(named, OptimSection(lr=lr))),
+        updates=ReplicaUpdates(named, *make_optimizer(named, OptimSection(lr=lr), fused=policy.device.type == "cuda")),
         named=named,
         max_grad_norm=1.0,
         max_tokens_per_microbatch=budget,

@@ -308,15 +308,17 @@ def rollout_casts(s: Settings) -> int:
 
 
 def update(s: Settings, degree: int) -> int:
-    """Bytes that AdamW's update of all tensors at once needs beside the state: one more set of float32 numbers (torch's `foreach`). With
-    moments of 8 bits tensors go one by one, in place. Muon's go one by one too: its step in float32, twice more in 16 bits, and two
-    products of its shorter side with itself."""
+    """Bytes that an update needs beside the state. AdamW's kernel changes everything in place; in shards torch's loop over many tensors
+    at once (`foreach`) takes its place, and needs one more set of float32 numbers. With moments of 8 bits tensors go one by one, in place.
+    Muon's go one by one too: its step in float32, twice more in 16 bits, and two products of its shorter side with itself."""
     if s.offload != "none" or s.blocks:
         return 0
     if s.optimizer == "muon" and s.sharding in ("none", "ddp"):
         trained = s.parameters.trained
         largest = max((8 * t.count + 4 * min(t.size) ** 2 for t in trained if of_muon(t)), default=0)
         return max(largest, 4 * sum(t.count for t in trained if not of_muon(t)))
+    if s.optimizer == "adamw" and s.sharding in ("none", "ddp"):
+        return 0
     return 4 * -(-s.parameters.n_trained // degree)
 
 

@@ -163,7 +163,6 @@ def test_muons_state_is_exact(family: str, frozen: tuple[str, ...]) -> None:
     taken = {t.name for t in s.parameters.trained if of_muon(t)}
     assert taken == {name for name, p in named if muon.takes(name, p)}
     assert moments < mem.state(s.changed(optimizer="adamw"), 1).moments
-    assert mem.update(s, 1) < mem.update(s.changed(optimizer="adamw"), 1)
 
 
 def test_weights_in_4_bits_are_exact(tmp_path: Path) -> None:
@@ -201,7 +200,14 @@ def test_ten_bytes_for_each_trained_weight_of_a_large_model() -> None:
     s = settings(optimizer="adamw8bit")
     assert mem.state(s, 1).total / s.parameters.n_trained == pytest.approx(10, abs=0.05)
     assert mem.state(settings(), 1).total == 16 * s.parameters.n_trained
-    assert (mem.update(s, 1), mem.update(settings(), 1)) == (0, 4 * s.parameters.n_trained)
+    assert mem.update(s, 1) == 0
+
+
+def test_only_adamw_in_shards_takes_more_than_the_state() -> None:
+    """One kernel changes everything in place; torch's loop over many shards has one more set of numbers."""
+    s = settings(gpus=8)
+    assert mem.update(settings(), 1) == mem.update(s.changed(sharding="ddp"), 1) == 0
+    assert mem.update(s.changed(sharding="fsdp"), 8) == 4 * -(-s.parameters.n_trained // 8)
 
 
 @pytest.mark.parametrize("degree", [2, 3, 8])
@@ -316,8 +322,8 @@ def test_the_peak_is_that_of_the_worst_phase() -> None:
     many = mem.memory(settings(lora=Lora(rank=8), recompute=True, prompt=8192, answers=64, groups=16, running=1024, budget=8192))
     assert many.worst == "rollout"
     alone = mem.memory(settings(recompute=True))
-    assert alone.worst == "update"
-    assert alone.peak == 20 * settings().parameters.n_trained + alone.features + SLACK
+    assert alone.worst == "forward/backward"
+    assert alone.phases["update"] == 16 * settings().parameters.n_trained + alone.features + SLACK
     supervised = mem.memory(settings(engine="none"))
     assert "rollout" not in supervised.phases
 

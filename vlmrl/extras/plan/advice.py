@@ -91,6 +91,18 @@ def changes(before: Plan, stage: str) -> list[Change]:
     return sorted((one for one in tried if one.peak < before.memory.peak), key=lambda one: one.peak)
 
 
+def whole_group(before: Plan, stage: str) -> Change | None:
+    """The token budget that holds a whole group, where a smaller one has its prompt computed in several micro-batches; None where it fits
+    no GPU of this kind or saves no time."""
+    s = before.settings
+    budget = s.prompt + s.answers * s.answer
+    if s.turns > 1 or s.budget >= budget or before.fits != "yes":
+        return None
+    after = plan(s.changed(budget=budget))
+    better = after.fits == "yes" and after.time.step < before.time.step
+    return Change(what=f"stages.{stage}.max_tokens_per_microbatch={budget}", after=after) if better else None
+
+
 def remedy(before: Plan, stage: str) -> list[Change] | None:
     """Changes that together make it fit, in the order of `candidates`, without those that turn out not to be needed; none needed: empty.
     None: not with these."""

@@ -96,6 +96,7 @@ def show(name: str, found: Plan, slack: Slack) -> None:
     from rich.table import Table
 
     from vlmrl.evals.score.table import Paragraphs
+    from vlmrl.extras.plan.advice import whole_group
     from vlmrl.extras.plan.recipe import gigabytes, verdict
 
     console, s, m, t = Console(), found.settings, found.memory, found.time
@@ -113,6 +114,9 @@ def show(name: str, found: Plan, slack: Slack) -> None:
     right.add_row("step", f"{t.step:.2f}")
     console.print(left, right)
     said = [*verdict(name, found), f"{gigabytes(slack.bytes)} GB of each phase are no tensors: {slack.source}"]
+    if (once := whole_group(found, name)) is not None:
+        after = f"{once.after.time.step:.1f} s a step and {gigabytes(once.peak)} GB"
+        said.append(f"several micro-batches of a group compute its prompt again; {once.what} computes it once: {after}")
     console.print(Paragraphs(said), crop=False)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vlmrl.extras.plan.advice import candidates, changes, enough_gpus, remedy
+from vlmrl.extras.plan.advice import candidates, changes, enough_gpus, remedy, whole_group
 from vlmrl.extras.plan.gpus import gpu_of
 from vlmrl.extras.plan.model import Lora, named_shape
 from vlmrl.extras.plan.result import Plan, plan
@@ -53,6 +53,19 @@ def test_nothing_is_taken_that_is_not_needed() -> None:
             if step is not left_out and now is not None:
                 now = dict(candidates(now, "rl")).get(step.what)
         assert now is None or plan(now).fits != "yes"
+
+
+def test_a_group_that_is_cut_has_its_prompt_computed_once_again() -> None:
+    """2,048 + 4 x 512 tokens: in micro-batches of 2,560 each answer brings its prompt along."""
+    work: dict[str, Any] = {"lora": Lora(rank=8), "recompute": True, "prompt": 2048, "answer": 512, "answers": 4, "groups": 8}
+    cut = planned(budget=2560, **work)
+    found = whole_group(cut, "rl")
+    assert found is not None
+    assert found.what == "stages.rl.max_tokens_per_microbatch=4096"
+    assert found.after.time.step < cut.time.step
+    assert len(found.after.settings.rows) == 8 < len(cut.settings.rows) == 32
+    assert whole_group(found.after, "rl") is None, "nothing is cut any more"
+    assert whole_group(planned(gpu=gpu_of("rtx4090"), budget=2560, **work | {"answer": 8192}), "rl") is None, "it would not fit"
 
 
 def test_a_smaller_cache_of_features_is_a_change() -> None:

@@ -52,7 +52,12 @@ def config_of(job: Job) -> Any:
     )
     folder = media_folder(settings, cell.get("kind", "image"), cell["prompt"], steps * cell["batch"])
     return Config(
-        model=ModelSection(path=str(model_folder(settings, cell["vocabulary"])), device=settings["device"], dtype=settings["dtype"]),
+        model=ModelSection(
+            path=str(model_folder(settings, cell["vocabulary"])),
+            device=settings["device"],
+            dtype=settings["dtype"],
+            gradient_checkpointing=settings.get("recompute", False),
+        ),
         media=RunMediaSection(max_pixels=MAX_PIXELS),
         data=DataSection(root=str(folder), max_prompt_tokens=2**17),
         stages=(stage,),
@@ -132,23 +137,27 @@ def open_stage(cfg: Any) -> Any:
     from vlmrl.train.stage.rewards import Rewards
     from vlmrl.train.state import RunState
     from vlmrl.train.step import Learner
+    from vlmrl.train.updates import recompute
 
     stage, root = cfg.stages[0], Path(cfg.data.root)
     bundle = open_bundle(cfg.model.path)
     store, encoder = open_media(cfg, bundle, root)
     policy = open_policy(cfg, bundle)
+    if cfg.model.gradient_checkpointing is True:
+        recompute(policy.model)
     named = freeze(policy, stage.freeze)
     samples = {s.id: s for s in load_source(root / stage.source.path, media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)}
     state = RunState()
     learner = Learner(
         policy=policy,
         vision=VisionCache(store, budget_bytes=cfg.media.cache_bytes),
-        updates=ReplicaUpdates(named, *make_optimizer(named, stage.optim)),
+        updates=ReplicaUpdates(named, *make_optimizer(named, stage.optim, fused=policy.device.type == "cuda")),
         named=named,
         max_grad_norm=stage.optim.max_grad_norm,
         max_tokens_per_microbatch=stage.max_tokens_per_microbatch,
         layout=stage.forward,
         temperature=stage.rollout.temperature,
+        checkpointing=cfg.model.gradient_checkpointing is True,
         forbidden=bundle.forbidden_ids,
     )
     loader = PromptLoader(

@@ -1,9 +1,9 @@
 """The same step by TRL's GRPOTrainer, as its documentation recommends for one prompt group per step.
 
 `per_device_train_batch_size` is prompts x G, one gradient step per batch of rollouts (so TRL computes no old log-probs), `beta` 0
-(no reference model, TRL's default), the loss `grpo` as on our side, gradient checkpointing off (TRL's default would only slow it
-down). On a CPU float32, on CUDA bfloat16 autocast over float32 weights, as on our side. Everything else is TRL's default. Answers
-cannot end: `suppress_tokens` holds the ids that our side forbids.
+(no reference model, TRL's default), the loss `grpo` as on our side, gradient checkpointing with `--recompute` alone (TRL's default
+is on, which only slows it down where memory is enough). On a CPU float32, on CUDA bfloat16 autocast over float32 weights, as on our
+side. Everything else is TRL's default. Answers cannot end: `suppress_tokens` holds the ids that our side forbids.
 
 The step is timed between two `on_step_end`. The rollout is `_generate` (prompt, pixels and `generate`); the update is what remains
 of the step without `_generate_and_score_completions` and without the loader's `get_batch_samples`.
@@ -61,7 +61,7 @@ def make_trainer(job: Job, out: str) -> Any:
         lr_scheduler_type="constant",
         beta=0.0,
         loss_type="grpo",
-        gradient_checkpointing=False,
+        gradient_checkpointing=settings.get("recompute", False),
         generation_kwargs={"suppress_tokens": list(open_bundle(path).forbidden_ids)},
         save_strategy="no",
         report_to="none",

@@ -49,9 +49,9 @@ LEGEND = (
 )
 EQUAL = (
     "Equal work: the same weights, files, prompt and reward on all sides. Answers cannot end, because the same ids (end and visual",
-    "control tokens) are suppressed on all sides, so all answers have the full length. TRL: gradient checkpointing off, `beta` 0, loss",
-    "`grpo`, the whole batch in one forward pass, otherwise its defaults. TRL's `rollout` contains cutting pictures into patches;",
-    "ours is outside `rollout` and inside `s / step`. Every step shows new pictures, so no cache of ours helps the next step.",
+    "control tokens) are suppressed on all sides, so all answers have the full length. TRL: `beta` 0, loss `grpo`, the whole batch in one",
+    "forward pass, otherwise its defaults. TRL's `rollout` contains cutting pictures into patches; ours is outside `rollout` and inside",
+    "`s / step`. Every step shows new pictures, so no cache of ours helps the next step.",
 )
 
 
@@ -62,6 +62,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=1, help="prompts per step")
     parser.add_argument("--all", action="store_true", help="the whole grid")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--recompute", action="store_true", help="recompute activations in the backward pass, on all sides")
     parser.add_argument("--micro-tokens", type=int, default=16384, help="our token budget of a micro-batch (our default)")
 
 
@@ -159,6 +160,8 @@ def main(args: argparse.Namespace) -> None:
         "max_tokens_per_microbatch": args.micro_tokens,
         "vocabulary_rows": args.vocabulary_rows,
     }
+    if args.recompute:  # files of runs without it have no such key
+        settings["recompute"] = True
     store = Store.open(args.write.with_suffix(".json"), settings)
     cells = cells_of(args)
     count = (args.warmup + args.steps) * args.batch
@@ -207,6 +210,7 @@ def document(store: Store, args: argparse.Namespace) -> list[str]:
         "",
         *provenance(store),
         *EQUAL,
+        f"Activations are {'computed again in' if store.settings.get('recompute') else 'kept for'} the backward pass on all sides.",
         "",
     ]
 

@@ -30,9 +30,10 @@ from hypothesis import settings
 
 import vlmrl  # noqa: F401 (torchvision next to a CPU-only torch, also for tests that import transformers first)
 
-settings.register_profile("suite", derandomize=True, deadline=None, database=None)
-settings.register_profile("fast", settings.get_profile("suite"), max_examples=20)
-settings.load_profile(os.environ.get("VLMRL_TEST_PROFILE", "suite"))  # scripts/test.sh --fast takes the second
+settings.register_profile("thorough", derandomize=True, deadline=None, database=None, max_examples=300)  # the nightly tests
+settings.register_profile("suite", settings.get_profile("thorough"), max_examples=50)
+settings.register_profile("fast", settings.get_profile("suite"), max_examples=20)  # scripts/test.sh --fast
+settings.load_profile(os.environ.get("VLMRL_TEST_PROFILE", "suite"))
 torch.set_num_threads(1)
 
 

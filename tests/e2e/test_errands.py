@@ -96,6 +96,7 @@ def test_there_are_the_eight() -> None:
     assert [errand.number for errand in errands()] == list(range(1, 9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("errand", errands(), ids=lambda e: f"{e.number}-{e.title.lower().replace(' ', '_')}")
 def test_errand(errand: Errand, tree: Path, bin_: Path) -> None:
     """In order, in one tree: a later errand may continue an earlier one."""

@@ -46,7 +46,7 @@ def dtypes(folder: Path) -> set[str]:
     return {tensor.dtype for tensor in stored(folder).values()}
 
 
-@pytest.mark.parametrize("lora", [None, LORA], ids=["weights", "lora"])
+@pytest.mark.parametrize("lora", [pytest.param(None, marks=pytest.mark.slow), LORA], ids=["weights", "lora"])
 def test_a_base_in_bfloat16_gives_weights_in_bfloat16(lora: dict[str, Any] | None, files: tuple[Path, Path], tmp_path: Path) -> None:
     from transformers import AutoModelForImageTextToText
 

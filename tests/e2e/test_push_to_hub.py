@@ -109,6 +109,7 @@ def test_a_login_that_is_missing_is_said_before_the_end(hub: Hub, tiny_files: tu
     assert "hf auth login" in said(config)
 
 
+@pytest.mark.slow
 def test_the_option_of_the_command(hub: Hub, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     config = recipe(tiny_files, tmp_path / "runs")
     del config["run"]["push_to_hub"]

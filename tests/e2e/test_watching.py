@@ -69,6 +69,7 @@ def test_an_exception_ends_a_run_that_prefetches(tiny_files: tuple[Path, Path], 
     assert runs.run(config_of(tiny_files, tmp_path, prefetch=True), "step.before_update@2:raise", timeout=60) == 1
 
 
+@pytest.mark.slow
 def test_a_profile_of_each_stage(plain: Whole, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     config = config_of(tiny_files, tmp_path, prefetch=False)
     assert runs.run(config, profile_steps=2) == 0

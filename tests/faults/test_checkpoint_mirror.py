@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import runs
+from tests.support import cases, runs
 
 Whole = tuple[dict[str, Any], dict[str, Any]]
 
@@ -29,7 +29,7 @@ def mirrored(config: dict[str, Any], folder: Path, **more: Any) -> dict[str, Any
     return out
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("asynchronous", cases.some([False, True], {True}))
 def test_lost_in_the_second_stage(asynchronous: bool, whole: Whole, tmp_path: Path) -> None:
     config, expected = whole
     mine = mirrored(config, tmp_path, asynchronous=asynchronous)

@@ -230,6 +230,7 @@ def test_a_power_cut_at_any_operation_leaves_a_loadable_latest(tmp_path: Path, s
     assert disk.find(root / "checkpoints").live.keys() == {p.name for p in (root / "checkpoints").iterdir()}, "the model follows the disk"
 
 
+@pytest.mark.slow
 def test_the_model_finds_a_protocol_without_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: without the syncs of files and folders some cut leaves nothing that loads."""
     root = tmp_path / "run"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import runs
+from tests.support import cases, runs
 from vlmrl.errors import CheckpointError, ConfigError
 
 Config = dict[str, Any]
@@ -70,7 +70,10 @@ def test_more_steps_give_the_bits_of_a_run_that_had_them_from_the_start(short: C
     assert "steps from the start" not in said(config), "nothing would have been different"
 
 
-@pytest.mark.parametrize("point", ["rollout.chunk@1", "step.after_log@1", "step.after_log@2", "stage.exported@1"])
+@pytest.mark.parametrize(
+    "point",
+    cases.some(["rollout.chunk@1", "step.after_log@1", "step.after_log@2", "stage.exported@1"], {"rollout.chunk@1", "stage.exported@1"}),
+)
 def test_killed_as_it_goes_on(point: str, short: Config, whole: dict[str, Any], tmp_path: Path) -> None:
     config = longer(short, tmp_path, 4)
     assert runs.run(config, f"{point}:kill") == -9, f"{point} is never passed"

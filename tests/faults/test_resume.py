@@ -31,7 +31,20 @@ POINTS = [
     "eval.record@4",
     "stage.exported@2",
 ]
-ALWAYS = {*FIRST, "rollout.chunk@5", "step.before_update@6", "stage.started@2"}
+ALWAYS = {
+    "run.opened@1",
+    "rollout.chunk@1",
+    "rollout.scored@1",
+    "step.after_update@1",
+    "ckpt.after_tensors@1",
+    "ckpt.after_rename@1",
+    "eval.record@1",
+    "stage.exported@1",
+    "stage.finished@1",
+    "rollout.chunk@5",
+    "step.before_update@6",
+    "stage.started@2",
+}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +89,7 @@ def test_killed_at_a_named_point(point: str, uninterrupted: Whole, tmp_path: Pat
     assert runs.outcome(mine) == expected
 
 
-@pytest.mark.parametrize("seed", cases.some(range(5), {0, 1}))
+@pytest.mark.parametrize("seed", cases.some(range(5), {0}))
 def test_killed_at_random(seed: int, uninterrupted: Whole, tmp_path: Path) -> None:
     _chaos(seed, uninterrupted, tmp_path)
 
@@ -98,9 +111,7 @@ def _chaos(seed: int, uninterrupted: Whole, tmp_path: Path) -> None:
     assert runs.outcome(mine) == expected
 
 
-@pytest.mark.parametrize(
-    "point", cases.some(["rollout.chunk@3", "step.after_update@5", "stage.started@2"], {"rollout.chunk@3", "step.after_update@5"})
-)
+@pytest.mark.parametrize("point", cases.some(["rollout.chunk@3", "step.after_update@5", "stage.started@2"], {"rollout.chunk@3"}))
 def test_sigterm_saves_and_exits_75(point: str, uninterrupted: Whole, tmp_path: Path) -> None:
     config, expected = uninterrupted
     mine = elsewhere(config, tmp_path)
@@ -183,7 +194,7 @@ def _emptied(ledger: dict[str, Any]) -> dict[str, Any]:
     return {key: {} if isinstance(value, dict) else value for key, value in ledger.items()}
 
 
-@pytest.mark.parametrize("leaf", cases.some(sorted(_mutations()), {"ledger", "memories"}))
+@pytest.mark.parametrize("leaf", cases.some(sorted(_mutations()), {"ledger"}))
 def test_the_equality_test_notices_a_forgotten_leaf(leaf: str, uninterrupted: Whole, tmp_path: Path) -> None:
     """The test of the test: with a wrong value restored, the outcome must differ (reliability R4)."""
     import hashlib

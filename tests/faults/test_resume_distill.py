@@ -88,6 +88,7 @@ def test_two_ranks_equal_one(uninterrupted: tuple[dict[str, Any], dict[str, Any]
             assert other[name] == pytest.approx(one[name], abs=2e-5), name
 
 
+@pytest.mark.slow
 def test_a_teacher_that_follows_the_policy_after_a_kill(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     """Its weights are in the checkpoint: the same bits as without the kill, and other ones than with a teacher that stays."""
     moving = {"weights": "average", "average": {"every": 1, "decay": 0.5}, "media": {"min_pixels": 12544, "max_pixels": 12544}}

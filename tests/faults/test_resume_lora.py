@@ -46,6 +46,7 @@ def test_a_killed_run_of_two_stages_ends_with_the_same_bits(tiny_files: tuple[Pa
     assert kl[-1] > 1e-6
 
 
+@pytest.mark.slow
 def test_a_killed_run_over_a_base_in_16_bits_ends_with_the_same_bits(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     """A stage that goes on in the process and one that reads its base from the export round the sums of base and adapters alike."""
 

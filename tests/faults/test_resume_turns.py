@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import runs
+from tests.support import cases, runs
 from tests.support.episodes import small_episodes
 from vlmrl.run.tracking import read_metrics
 
 Whole = tuple[dict[str, Any], dict[str, Any]]
+POINTS = ("rollout.turn@1", "rollout.turn@4", "rollout.turn@8", "rollout.chunk@3", "step.before_update@2")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_turns_are_rows_and_train(uninterrupted: Whole) -> None:
     assert all(line[f"sampling/turn_gap/{turn}"] < 1e-5 for line in lines for turn in range(3))
 
 
-@pytest.mark.parametrize("point", ["rollout.turn@1", "rollout.turn@4", "rollout.turn@8", "rollout.chunk@3", "step.before_update@2"])
+@pytest.mark.parametrize("point", cases.some(POINTS, {"rollout.turn@8", "rollout.chunk@3"}))
 def test_killed_within_the_episodes_of_a_step(point: str, uninterrupted: Whole, tmp_path: Path) -> None:
     config, expected = uninterrupted
     mine = elsewhere(config, tmp_path)
@@ -91,6 +92,7 @@ def test_too_many_faults_end_the_run_and_lose_nothing(uninterrupted: Whole, tmp_
     assert all(json.dumps(line["reward"]) != "NaN" for line in lines)
 
 
+@pytest.mark.slow
 def test_chains_and_trees_train_as_a_row_per_turn_does(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
     lines: dict[str, list[dict[str, Any]]] = {}
     for forward in ("shared_prefix", "chains", "trees"):

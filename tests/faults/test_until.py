@@ -145,7 +145,7 @@ POINTS = {
     "point",
     cases.some(
         POINTS,
-        {"before the step that reaches it", "within the last look", "before the last save", "before the export", "in the next stage"},
+        {"within the last look", "before the last save", "in the next stage"},
     ),
 )
 def test_killed_around_a_look(point: str, uninterrupted: Whole, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from tests.support import runs
+from tests.support import cases, runs
 from tests.support.saved_bytes import Live
 from tests.support.tiny import Tiny
 from vlmrl import rng
@@ -42,7 +42,7 @@ def most(work: Callable[[], object]) -> int:
     return live.most
 
 
-@pytest.mark.parametrize("make", ENGINES)
+@pytest.mark.parametrize("make", cases.some(ENGINES, {FixedEngine}))
 def test_it_takes_what_answers_of_full_length_take(tiny: Tiny, make: type[HFEngine]) -> None:
     endless = copy.copy(tiny.policy)
     endless.bundle = dataclasses.replace(tiny.bundle, end_ids=(10**6,))

@@ -16,7 +16,7 @@ SMALL = ["--repeats", "1", "--steps", "1", "--warmup", "0", "--sides", "shared_p
     ("program", "options"),
     [
         ("vs_trl", ["--prompts", "64", "--groups", "2", "--completions", "4"]),
-        ("scaling", ["--axes", "group", "--group", "2", "3", "--base", "64", "2", "4"]),
+        pytest.param("scaling", ["--axes", "group", "--group", "2", "3", "--base", "64", "2", "4"], marks=pytest.mark.slow),
     ],
 )
 def test_a_very_small_setting_runs(program: str, options: list[str], tmp_path: Path) -> None:
@@ -29,6 +29,7 @@ def test_a_very_small_setting_runs(program: str, options: list[str], tmp_path: P
     assert "shared_prefix" in (tmp_path / "out.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_step_of_distillation(tmp_path: Path) -> None:
     options = ["--prompt", "64", "--seen", "64", "16", "--group", "2", "--completion", "4", "--sides", "grpo", "distill", "distill_jsd"]
     where = ["--work", str(tmp_path / "work"), "--write", str(tmp_path / "out")]

@@ -27,6 +27,7 @@ def test_one_turn_is_one_turn() -> None:
     assert counted("anew", **sizes) == counted("kept", **sizes) == Counted(10, 10 + 4 * 3, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "sides"),
     [("turns", ["anew", "kept"]), pytest.param("vs_trl_turns", ["trl", "kept"], marks=pytest.mark.slow)],

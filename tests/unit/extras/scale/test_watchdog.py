@@ -87,6 +87,7 @@ def test_a_host_that_is_silent_ends_the_job(job: Callable[..., Ranks]) -> None:
     assert re.search(r"error: rank 1.* is lost: no sign of life (for \d+ s \(its host is down|in 60 s)", said)
 
 
+@pytest.mark.slow
 def test_a_rank_that_works_or_waits_for_a_judge_is_not_given_up(job: Callable[..., Ranks]) -> None:
     """Not while a C call keeps all of its threads from running, nor after the patience of the collectives."""
     running = job("slow", LONG=5, warn=1.0, lost=2.0, patience=2.0)

@@ -118,10 +118,11 @@ def from_json(row: Mapping[str, Any]) -> Record:
     Raises:
         KeyError, TypeError: a field is missing, unknown or of another shape.
     """
-    twice = sorted(old for old, new in RENAMED.items() if old in row and new in row)
-    if twice:
-        raise TypeError(f"field '{twice[0]}' is the earlier name of '{RENAMED[twice[0]]}', which is there as well")
-    row = {RENAMED.get(name, name): value for name, value in row.items()}
+    if renamed := RENAMED.keys() & row.keys():
+        twice = sorted(old for old in renamed if RENAMED[old] in row)
+        if twice:
+            raise TypeError(f"field '{twice[0]}' is the earlier name of '{RENAMED[twice[0]]}', which is there as well")
+        row = {RENAMED.get(name, name): value for name, value in row.items()}
     if row.keys() != Record.__dataclass_fields__.keys():
         unknown = sorted(set(row) - Record.__dataclass_fields__.keys())
         if unknown:

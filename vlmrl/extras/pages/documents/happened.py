@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vlmrl.evals.score.levels import WORDS, difficulties, has_levels, ranked, score_label, whole_stages
-from vlmrl.evals.score.measures import COMMON, LABELS, METRICS
+from vlmrl.evals.score.measures import COMMON, LABELS, METRICS, allowed_metrics
 from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
@@ -29,10 +29,12 @@ Records = Mapping[str, Sequence[Record]]
 def main_metric(records: Sequence[Record]) -> str | None:
     """The first of the metrics that go by the type of the answers, or their score where there are several types; None where there is none
     from 0 to 1."""
-    if len({r.answer_type for r in records}) > 1 and all(is_scored(r) for r in records):
+    types = {r.answer_type for r in records}
+    if len(types) > 1 and all(is_scored(r) for r in records):
         return "score"
     apart = (*COMMON, *UNBOUNDED, "score")
-    return next((m for m in LABELS if m in METRICS and m not in apart and any(METRICS[m](r) is not None for r in records)), None)
+    own = (m for m in allowed_metrics(*types) if m in METRICS and m not in apart)
+    return next((m for m in own if any(METRICS[m](r) is not None for r in records)), None)
 
 
 def noun(metric: str, records: Sequence[Record]) -> str:

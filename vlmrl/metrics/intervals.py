@@ -206,16 +206,16 @@ class SeedEffect:
     @property
     def quantile(self) -> float:
         """Half the width of the interval, in standard errors."""
-        from scipy.stats import t  # heavy
+        from scipy.special import stdtrit  # scipy.stats takes three times as long to import
 
-        return float(t.ppf(1 - ALPHA / 2, self.freedom))
+        return float(stdtrit(self.freedom, 1 - ALPHA / 2))
 
     @property
     def p(self) -> float:
         """Two-sided p value; 1 where nothing varies, which proves nothing."""
-        from scipy.stats import t  # heavy
+        from scipy.special import stdtr
 
-        return 2 * float(t.sf(abs(self.difference) / self.error, self.freedom)) if self.error > 0 else 1.0
+        return 2 * float(stdtr(self.freedom, -abs(self.difference) / self.error)) if self.error > 0 else 1.0
 
     def bounds(self, more: float | None = 0.0) -> ConfidenceInterval:
         """Make the interval over seeds, or with the variance `more` of another source of noise added to that over seeds.

@@ -78,7 +78,7 @@ def method_problems(config: Config) -> list[str]:
 def method_doubts(config: Config) -> list[str]:
     """Combinations of methods that are allowed and pointed out, and a wording of the prompt that asks for another form of answer."""
     template, formats = config.data.prompt, [stage.answer_format for stage in config.stages]
-    unasked = [] if template is None else load("vlmrl.data.wording:unasked_forms")(template, formats)
+    unasked = [] if template is None else load("vlmrl.data.unasked:unasked_forms")(template, formats)
     return [*doubts(config, registries(config.plugins)), *(f"data.prompt: {text}" for text in unasked)]
 
 

@@ -11,7 +11,8 @@ from tests.support.builders import sample
 from tests.support.tiny import Tiny
 from vlmrl.answers.tags import FREE
 from vlmrl.data.encode import ANSWER_FORMATS, Encoder, instruction, messages
-from vlmrl.data.wording import NAMES, prompt_problem, unasked, worded
+from vlmrl.data.unasked import unasked
+from vlmrl.data.wording import NAMES, prompt_problem, worded
 from vlmrl.errors import RowError
 from vlmrl.types import Turn
 

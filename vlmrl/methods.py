@@ -76,8 +76,10 @@ def method_problems(config: Config) -> list[str]:
 
 
 def method_doubts(config: Config) -> list[str]:
-    """Combinations of methods that are allowed and pointed out."""
-    return doubts(config, registries(config.plugins))
+    """Combinations of methods that are allowed and pointed out, and a wording of the prompt that asks for another form of answer."""
+    template, formats = config.data.prompt, [stage.answer_format for stage in config.stages]
+    unasked = [] if template is None else load("vlmrl.data.unasked:unasked_forms")(template, formats)
+    return [*doubts(config, registries(config.plugins)), *(f"data.prompt: {text}" for text in unasked)]
 
 
 def require_methods(config: Config) -> Mapping[str, Registry[Any]]:

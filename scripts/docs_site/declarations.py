@@ -54,6 +54,7 @@ SENTENCES: dict[str, str | Callable[[Any], str]] = {
     "rows": "Is played on rows of yours.",
     "sampled_rows_only": "Looks at sampled rows only.",
     "scale": lambda v: f"Divides by a {v}.",
+    "scale_over": lambda v: f"Its deviation is that of the {v}, not of a group.",
     "score": lambda v: f"Compares by the score `{v}`.",
     "service": "Asks a service.",
     "shortens": lambda v: f"Pays for short answers: {v}.",

@@ -1,226 +1,270 @@
-"""Every advantage with every loss takes two steps on the tiny model, through the production loop, with finite numbers."""
+"""Every method of the core and the zoo changes the gradient, through the production step on answers that are written down
+(`tests.support.written`): it is held against the same stage without it. And every method says so in the log.
+"""
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import runs
+from tests.support.written import Bench, Steps, bench, distance
 from vlmrl.methods import registries
-from vlmrl.run.tracking import read_metrics
 
 SLOTS = registries()
-ADVANTAGES = [name for name in SLOTS["advantage"].names() if "node_N" not in SLOTS["advantage"].get(name).extra.get("needs", ())]
-"""Without those of turns in an environment, which are refused here (`algo.rules.needs_environment`): tests/faults/test_resume_turns.py."""
-LOSSES = [("loss", name) for name in SLOTS["policy_loss"].names()] + [("group_loss", name) for name in SLOTS["group_loss"].names()]
+SAME = 1e-5
+"""Relative distance of gradients that rounding in float32 makes."""
 
 
-def refused(advantage: str, slot: str, loss: str) -> bool:
-    """A loss that takes signs for labels, with an advantage that moves them (`config.combinations`)."""
-    moves = SLOTS["advantage"].get(advantage).extra.get("moves_signs", False)
-    return bool(moves) and slot == "group_loss" and bool(SLOTS[slot].get(loss).extra.get("signs_only"))
+@dataclass(frozen=True)
+class Case:
+    """A method in a stage."""
+
+    stage: dict[str, Any]
+    """What names it."""
+    beside: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What it needs of the stage; the stage that it is held against has this too."""
+    steps: int = 1
+    quiet: bool = False
+    """Whether nothing of it is logged under its name: of reducers, divergences, samplers and rewards the effect is theirs by definition."""
 
 
-ALL = [(advantage, *loss) for advantage in ADVANTAGES for loss in LOSSES if not refused(advantage, *loss)]
-SAMPLE = [
-    next(pair for n in range(len(LOSSES)) if (pair := (ADVANTAGES[i % len(ADVANTAGES)], *LOSSES[(i + n) % len(LOSSES)])) in ALL)
-    for i in range(max(len(ADVANTAGES), len(LOSSES)))
-]
-SAMPLE += [next(pair for pair in ALL if pair[1:] == loss) for loss in LOSSES if loss not in [pair[1:] for pair in SAMPLE]]
-"""Every advantage at least once, and every loss at least once."""
+def advantage(name: str, beside: dict[str, Any] | None = None, steps: int = 1, **arguments: Any) -> Case:
+    return Case({"advantage": {"name": name, **arguments}}, beside or {}, steps)
 
 
-def rl_only(files: tuple[Path, Path], root: Path, **stage: Any) -> dict[str, Any]:
-    """Two GRPO steps on rows that belong to trajectories, so that every method has what it needs."""
-    config = runs.small_config(*files, root, **stage)
-    config["stages"] = config["stages"][1:]
-    config["stages"][0] |= {"steps": 2, "updates_per_step": 2, "freeze": ["vision", "projector"]}
-    config["eval"] = {}
-    config["checkpoint"] = {"every": 100}
-    for reward in config["stages"][0]["rewards"]:
-        if reward["name"] == "first_letter":
-            reward["isolate"] = False  # no worker is started for a function of one line
-    config["stages"][0]["source"] = {"path": "steps.jsonl"}
-    steps = files[1] / "steps.jsonl"
-    if not steps.exists():
-        lines = [json.loads(line) for line in (files[1] / "train.jsonl").read_text().splitlines()]
-        for i, line in enumerate(lines):
-            line["meta"] |= {
-                "trajectory": {"id": f"t{i // 2}", "step": i % 2, "length": 2 + i % 9},
-                "level": i % 3,
-                "paraphrases": [f"Tell me: {line['prompt']}"],
-            }
-        steps.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return config
+def loss(name: str, beside: dict[str, Any] | None = None, **arguments: Any) -> Case:
+    """With two updates, of which the second has ratios that are not 1."""
+    return Case({"loss": {"name": name, **arguments}}, {"updates_per_step": 2} | (beside or {}))
 
 
-def combined(files: tuple[Path, Path], root: Path, advantage: str, slot: str, loss: str) -> dict[str, Any]:
-    """An advantage with a loss; one that compares rollouts has a constraint of its own in place of beta."""
-    own = {"beta": 0.0} if slot == "group_loss" else {}
-    bound = SLOTS["advantage"].get(advantage).extra.get("bound")
-    given = {"name": advantage} | ({} if bound is None else {bound: 3.0})
-    return rl_only(files, root, advantage=given, **{slot: {"name": loss}}, **own)
+def group_loss(name: str, **arguments: Any) -> Case:
+    return Case({"group_loss": {"name": name, **arguments}}, {"updates_per_step": 2})
 
 
-def check(config: dict[str, Any], root: Path) -> list[dict[str, Any]]:
-    code = runs.run(config)
-    assert code == 0, (root / "error.txt").read_text() if (root / "error.txt").exists() else code
-    lines = [line for line in read_metrics(runs.run_dir(config) / "metrics.jsonl") if "grad_norm" in line]
-    assert len(lines) == 2
-    for line in lines:
-        assert line["step/skipped"] == 0.0
-        numbers = {key: value for key, value in line.items() if isinstance(value, float)}
-        assert all(math.isfinite(value) for value in numbers.values()), numbers
-    return lines
+def listed(field_name: str, name: str, beside: dict[str, Any] | None = None, steps: int = 1, **arguments: Any) -> Case:
+    """A method of a field that holds several."""
+    return Case({field_name: [{"name": name, **arguments}]}, beside or {}, steps)
 
 
-@pytest.mark.parametrize(("advantage", "slot", "loss"), SAMPLE)
-def test_a_sample_of_combinations(advantage: str, slot: str, loss: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
-    config = combined(tiny_files, tmp_path, advantage, slot, loss)
-    lines = check(config, tmp_path)
-    # a loss that compares right with wrong answers learns nothing from a group whose advantages all have one sign
-    assert slot == "group_loss" or any(line["grad_norm"] > 0 for line in lines), "something must have been learnt"
+def shaping(name: str, beside: dict[str, Any] | None = None, steps: int = 1, **arguments: Any) -> Case:
+    return listed("reward_shaping", name, beside, steps, **{"reward": "temporal_iou", **arguments})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("advantage", "slot", "loss"), [c for c in ALL if c not in SAMPLE])
-def test_every_combination(advantage: str, slot: str, loss: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
-    check(combined(tiny_files, tmp_path, advantage, slot, loss), tmp_path)
+def strategy(name: str, beside: dict[str, Any] | None = None, steps: int = 1, **arguments: Any) -> Case:
+    return Case({"rollout": {"strategy": {"name": name, **arguments}}}, beside or {}, steps)
 
 
-ROLLOUT = {"num_generations": 4, "prompts_per_step": 4, "generation_batch_size": 2, "max_new_tokens": 10}
-STAGES: dict[str, dict[str, Any]] = {
-    "lagrangian": {
-        "rewards": [{"name": "temporal_iou"}, {"name": "format", "weight": 0.0}],
-        "constraints": [{"name": "lagrangian", "thresholds": {"format": 0.9}, "min_applicable": 1}],
+def reward(name: str, beside: dict[str, Any] | None = None, **arguments: Any) -> Case:
+    """A column beside the two that every stage has."""
+    return Case({"rewards": [*REWARDS, {"name": name, "isolate": False, **arguments}]}, beside or {}, quiet=True)
+
+
+def quiet(beside: dict[str, Any] | None = None, steps: int = 1, **stage: Any) -> Case:
+    return Case(stage, beside or {}, steps, quiet=True)
+
+
+REWARDS = [{"name": "temporal_iou"}, {"name": "format", "weight": 0.1}]
+TRUTH = {"rollout": {"strategy": {"name": "offpolicy_gt", "fallback": "answer_only"}}}
+EXACT = {"rewards": [{"name": "temporal_iou"}, {"name": "format", "weight": 0.0}]}
+"""The columns of the form weighs nothing: gates and use are read from it."""
+SUM = {"reduce": {"name": "token_mean"}}
+CASES: dict[str, dict[str, Case]] = {
+    "advantage": {
+        **{name: advantage(name) for name in ("batch_std", "dr_grpo", "g2rpo", "gdpo", "mc_grpo", "reinforce_pp_baseline", "rloo")},
+        **{name: advantage(name, SUM) for name in ("opo", "canon_length", "canon_entropy")},
+        **{name: advantage(name) for name in ("a_grae", "copo", "gs_gdpo", "hapo", "pshw", "riskpo", "rltf_sd", "seed_grpo", "unlikely")},
+        **{name: advantage(name) for name in ("sgrpo_proposed", "spo", "polychromic_proposed", "trajectory", "trajectory_loop")},
+        **{name: advantage(name) for name in ("gigpo", "hgpo", "igpo", "turn_return")},
+        "ngrpo": advantage("ngrpo", r_max=1.1),
+        "tempsamp_anchor": advantage("tempsamp_anchor", TRUTH),
+        "ema_grpo": advantage("ema_grpo", steps=2),
+        "grpo_by_question": advantage("grpo_by_question", {"rollout": {"strategy": {"name": "paraphrases"}}}),
     },
-    "entropy_band": {"constraints": [{"name": "entropy_band"}]},
-    "adaptive_kl": {"constraints": [{"name": "adaptive_kl", "target": 0.01}]},
-    "unbiased_kl": {"kl": {"name": "unbiased"}},
-    **{f"mismatch_{name}": {"importance_correction": {"name": name}} for name in SLOTS["importance_correction"].names()},
-    "tempo": {"credit": {"name": "tempo"}},
-    "seq_sum": {"reduce": {"name": "seq_sum"}},
-    "dynamic_sampling_refill": {
-        "filters": [{"name": "difficulty_band", "reward": "temporal_iou", "low": 0.001, "high": 0.999}],
-        "dynamic_sampling": {"max_batches": 3},
+    "reweight": {
+        **{name: listed("reweight", name) for name in ("high_entropy", "ace", "adora", "ap_grpo", "d3s_tokens", "dcpo", "fixed_negative")},
+        **{name: listed("reweight", name) for name in ("gtpo", "gtpo_entropy", "hapo_low_entropy", "xrpo_sharpening", "srpo_proposed")},
+        "trajectory_mean": listed("reweight", "trajectory_mean", SUM),
+        "aspo": listed("reweight", "aspo", marker="it"),
+        "capo_proposed": listed("reweight", "capo_proposed", step=0.005),
+        "dr_irl_proposed": listed("reweight", "dr_irl_proposed", similarity="format", gap="format"),
+        "prompt_gdro_proposed": listed("reweight", "prompt_gdro_proposed", steps=3),
+        "rank_grpo": listed("reweight", "rank_grpo", items=2),
+        "spo_chain_proposed": listed(
+            "reweight",
+            "spo_chain_proposed",
+            {"rollout": {"strategy": {"name": "spo_chain_proposed", "pieces": 2, "continuations": 1}}},
+            pieces=2,
+        ),
     },
-    "pods": {"filters": [{"name": "pods", "keep": 2}]},
-    "care_consistency": {
-        "reward_shaping": [{"name": "care_consistency", "reward": "temporal_iou", "every": 1, "decay": 0.5}],
-        "beta": 0.0,
+    "credit": {"tempo": Case({"credit": {"name": "tempo"}})},
+    "policy_loss": {
+        **{name: loss(name) for name in ("cispo", "gspo", "sapo", "asymre", "dispo", "gbpo", "mdpo_proposed", "p3o_proposed", "r2vpo")},
+        **{name: loss(name) for name in ("rec", "reg_grpo_proposed", "rank_grpo")},
+        "opmd": loss("opmd"),
+        "luffy": loss("luffy", {"rollout": {"strategy": {"name": "demonstration"}}}),
     },
-    "high_entropy": {"reweight": [{"name": "high_entropy", "share": 0.5}]},
-    "reweight_per_rollout": {
-        "reweight": [
-            *({"name": name} for name in ("ace", "adora", "xrpo_sharpening", "ap_grpo", "gtpo_entropy")),
-            {"name": "aspo", "marker": [5]},
-            {"name": "dr_irl_proposed", "similarity": "format", "gap": "format"},
-        ]
+    "group_loss": {
+        **{name: group_loss(name) for name in ("dpo", "mpo_proposed", "c3po_proposed", "disco", "dno_proposed", "drpo", "real")},
+        "trpa_proposed": group_loss("trpa_proposed"),
     },
-    "reweight_per_token": {"reweight": [{"name": "gtpo"}, {"name": "hapo_low_entropy"}, {"name": "d3s_tokens"}]},
-    "expo_and_llds": {
-        "rollout": ROLLOUT | {"strategy": {"name": "offpolicy_gt", "gt_cot": "answer_only"}},
-        "auxiliary_losses": [{"name": "expo", "weight": 0.1}, {"name": "llds", "weight": 0.1}],
+    "auxiliary_loss": {
+        "entropy_bonus": listed("auxiliary_losses", "entropy_bonus", weight=0.01),
+        "expo": listed("auxiliary_losses", "expo", TRUTH, weight=0.1),
+        "llds": listed("auxiliary_losses", "llds", {"updates_per_step": 2}, weight=0.1, rows="all"),
     },
-    "prompt_gdro_proposed": {"reweight": [{"name": "prompt_gdro_proposed"}]},
-    "dcpo": {"reweight": [{"name": "dcpo", "target": 0.1}]},
-    "d3s": {"filters": [{"name": "d3s", "start": 0.5}]},
-    "targeted_entropy": {"constraints": [{"name": "targeted_entropy"}]},
-    "ratio_variance_proposed": {"loss": {"name": "r2vpo", "weight": 0.0}, "constraints": [{"name": "ratio_variance_proposed"}]},
-    "entropy_bonus": {"auxiliary_losses": [{"name": "entropy_bonus", "weight": 0.01}]},
-    "knapsack": {"budget": {"name": "knapsack", "low": 2, "high": 6}},
-    "sqrt_law": {"budget": {"name": "sqrt_law", "low": 2, "high": 6}},
-    "replay": {"rollout": ROLLOUT | {"strategy": {"name": "replay", "success_at": 0.0}}},
-    "scaf_grpo": {"rollout": ROLLOUT | {"strategy": {"name": "scaf_grpo"}}},
-    "guide": {"rollout": ROLLOUT | {"strategy": {"name": "guide"}}},
-    "sage": {"rollout": ROLLOUT | {"strategy": {"name": "sage"}}},
-    "rltf_sd": {"rollout": ROLLOUT | {"strategy": {"name": "rltf_sd"}}},
-    "s_grpo_proposed": {
-        "rollout": ROLLOUT | {"strategy": {"name": "s_grpo_proposed", "exits": 2}},
-        "reward_shaping": [{"name": "s_grpo_proposed", "reward": "temporal_iou", "success_at": 0.1}],
-        "advantage": {"name": "dr_grpo"},
+    "constraint": {
+        "lagrangian": listed("constraints", "lagrangian", EXACT, thresholds={"format": 0.9}, min_applicable=1),
+        "entropy_band": listed("constraints", "entropy_band"),
+        "targeted_entropy": listed("constraints", "targeted_entropy"),
+        "adaptive_kl": quiet({"beta": 0.0}, steps=2, constraints=[{"name": "adaptive_kl", "target": 0.01, "start": 0.5}]),
+        "ratio_variance_proposed": listed(
+            "constraints", "ratio_variance_proposed", {"updates_per_step": 2, "loss": {"name": "r2vpo", "weight": 0.0}}, 2
+        ),
     },
-    "paraphrases": {
-        "rollout": ROLLOUT | {"strategy": {"name": "paraphrases"}},
-        "rewards": [{"name": "temporal_iou"}, {"name": "paraphrase_agreement"}],
-        "reward_shaping": [{"name": "information_consistency_proposed", "reward": "temporal_iou"}],
-        "advantage": {"name": "grpo_by_question"},
+    "importance_correction": {name: Case({"importance_correction": {"name": name}}) for name in ("tis", "sequence", "mis", "icepop")},
+    "kl_estimator": {
+        **{name: quiet({"beta": 0.5}, steps=2, kl={"name": name}) for name in ("k1", "k2")},
+        "unbiased": quiet({"beta": 0.5, "updates_per_step": 2}, steps=2, kl={"name": "unbiased"}),
     },
-    "masa": {
-        "rollout": ROLLOUT | {"strategy": {"name": "masa"}},
-        "rewards": [{"name": "temporal_iou"}, {"name": "masa"}],
-        "advantage": {"name": "grpo_by_question"},
+    "reducer": {
+        "token_mean": quiet(reduce={"name": "token_mean"}),
+        "seq_sum": quiet(reduce={"name": "seq_sum"}),
+        "fixed_length": quiet(reduce={"name": "fixed_length", "length": 64}),
     },
-    "think_and_direct_proposed": {
-        "rollout": ROLLOUT | {"strategy": {"name": "think_and_direct_proposed"}},
-        "reward_shaping": [{"name": "think_and_direct_proposed", "reward": "temporal_iou", "budget": 5}],
-        "advantage": {"name": "grpo_by_question"},
+    "filter": {
+        **{name: listed("filters", name) for name in ("mc_grpo_pivot", "zero_variance", "d3s", "selective_sample_buffer")},
+        "difficulty_band": listed("filters", "difficulty_band", low=0.05, high=0.9),
+        "overlong": listed("filters", "overlong", max_share=0.0),
+        "pods": listed("filters", "pods", keep=2),
+        "verifier_pairs_proposed": listed("filters", "verifier_pairs_proposed", reward="temporal_iou", checks={"format": 1.0}),
     },
-    "hill_proposed": {
-        "rollout": ROLLOUT | {"max_new_tokens": 24, "strategy": {"name": "hill_proposed", "hints": 2, "answers": 2, "success_at": 2.0}},
-        "reward_shaping": [{"name": "hill_proposed", "reward": "temporal_iou", "success_at": 0.1}],
-        "advantage": {"name": "grpo_by_question"},
+    "reward_shaping": {
+        "product": shaping("product", EXACT, factor="format"),
+        "length_envelope": shaping("length_envelope", bands={"temporal_grounding": [1, 2, 8, 10]}),
+        "soft_overlong": shaping("soft_overlong", maximum=40, buffer=30),
+        "tempsamp_nonlinear": shaping("tempsamp_nonlinear"),
+        "tempsamp_downscale": shaping("tempsamp_downscale", TRUTH),
+        "verifier_pairs_proposed": shaping("verifier_pairs_proposed", checks={"format": 1.0}),
+        "budget_schedule": shaping("budget_schedule", start=40),
+        "care_consistency": shaping("care_consistency", every=1, decay=0.5),
+        "e_grpo": shaping("e_grpo", EXACT, matched="format"),
+        "gcpo": shaping("gcpo", EXACT, used="format"),
+        "grpo_lambda": shaping("grpo_lambda", correct_from=0.5),
+        "noisy_verifier": shaping("noisy_verifier", {"advantage": {"name": "dr_grpo"}}, false_positive=0.1),
+        "p_grpo_gate": shaping("p_grpo_gate", reward="format", outcome="temporal_iou"),
+        "progress_proposed": shaping("progress_proposed", potential="format", steps=3),
+        "s_grpo_proposed": shaping(
+            "s_grpo_proposed",
+            {"rollout": {"strategy": {"name": "s_grpo_proposed", "exits": 2}}, "advantage": {"name": "dr_grpo"}},
+        ),
+        "scope_proposed": shaping("scope_proposed", {"rewards": [*REWARDS, {"name": "majority_vote"}]}, reward="majority_vote"),
+        "serr": shaping("serr"),
+        "think_and_direct_proposed": shaping(
+            "think_and_direct_proposed", {"rollout": {"strategy": {"name": "think_and_direct_proposed"}}}, budget=5
+        ),
+        "hill_proposed": shaping(
+            "hill_proposed",
+            {"rollout": {"strategy": {"name": "hill_proposed", "hints": 2, "answers": 2}}, "advantage": {"name": "grpo_by_question"}},
+        ),
+        "information_consistency_proposed": shaping("information_consistency_proposed", {"rollout": {"strategy": {"name": "paraphrases"}}}),
+        "otc": shaping("otc", EXACT, calls="format", steps=3),
+        "trust": shaping("trust", reward="format", outcome="temporal_iou"),
     },
-    "spo_chain_proposed": {
-        "rollout": ROLLOUT | {"strategy": {"name": "spo_chain_proposed", "pieces": 2, "continuations": 1}},
-        "reweight": [{"name": "spo_chain_proposed", "pieces": 2}],
+    "sampler": {
+        "curriculum_gui": quiet(steps=3, sampler={"name": "curriculum_gui"}),
+        "cascade": quiet(sampler={"name": "cascade", "order": ["0", "1", "2"], "by": "level"}),
+        "mixture": quiet(sampler={"name": "mixture", "by": "level"}),
+        "prioritized": quiet(steps=3, sampler={"name": "prioritized"}),
+        "vade": quiet(steps=3, sampler={"name": "vade"}),
+        "vas": quiet(steps=3, sampler={"name": "vas"}),
     },
-    "rest_grpo_proposed": {
-        "rollout": ROLLOUT | {"strategy": {"name": "rest_grpo_proposed", "pieces": 2, "success_at": 0.0, "least_std": 0.0}},
-        "advantage": {"name": "grpo_by_question"},
+    "budget": {name: Case({"budget": {"name": name, "low": 2, "high": 10}}, steps=3) for name in ("knapsack", "sqrt_law")},
+    "strategy": {
+        "offpolicy_gt": strategy("offpolicy_gt"),
+        "demonstration": strategy("demonstration"),
+        "sage": strategy("sage"),
+        "scaf_grpo": strategy("scaf_grpo", warmup_steps=0),
+        "guide": strategy("guide"),
+        "replay": strategy("replay", steps=3),
+        "s_grpo_proposed": strategy("s_grpo_proposed", {"advantage": {"name": "dr_grpo"}}, exits=2),
+        "rltf_sd": strategy("rltf_sd", {"advantage": {"name": "rltf_sd"}}),
+        "spo_chain_proposed": strategy("spo_chain_proposed", pieces=2, continuations=1),
+        "rest_grpo_proposed": strategy("rest_grpo_proposed", pieces=2, success_at=0.0, least_std=0.0),
+        "hill_proposed": strategy("hill_proposed", hints=2, answers=2),
+        "paraphrases": strategy("paraphrases"),
+        "masa": strategy("masa"),
+        "think_and_direct_proposed": strategy("think_and_direct_proposed"),
+        "igrpo": strategy("igrpo"),
     },
-    "route_step_proposed": {"rewards": [{"name": "temporal_iou"}, {"name": "route_step_proposed"}]},
-    "scope_proposed": {
-        "rewards": [{"name": "temporal_iou"}, {"name": "majority_vote"}],
-        "reward_shaping": [{"name": "scope_proposed", "reward": "majority_vote"}],
-    },
-    "capo_proposed": {"reweight": [{"name": "capo_proposed"}]},
-    "srpo_proposed": {"reweight": [{"name": "srpo_proposed", "success_at": 0.2}]},
-    "rank_grpo": {
-        "reweight": [{"name": "rank_grpo", "items": 2}],
-        "loss": {"name": "rank_grpo"},
-        "rewards": [{"name": "temporal_iou"}, {"name": "listed_items", "items": 2}],
-    },
-    "igrpo": {"rollout": ROLLOUT | {"strategy": {"name": "igrpo"}}},
-    "demonstration": {
-        "rollout": ROLLOUT | {"strategy": {"name": "demonstration"}},
-        "loss": {"name": "luffy"},
-        "advantage": {"name": "dr_grpo"},
-    },
-    "tempsamp_anchor": {"rollout": ROLLOUT | {"strategy": {"name": "offpolicy_gt"}}, "advantage": {"name": "tempsamp_anchor"}},
-    "overlong": {"filters": [{"name": "overlong"}]},
-    "selective_sample_buffer": {"filters": [{"name": "selective_sample_buffer"}]},
-    "vas": {"sampler": {"name": "vas"}},
-    "vade": {"sampler": {"name": "vade"}},
-    "prioritized": {"sampler": {"name": "prioritized"}},
-    "mixture": {"sampler": {"name": "mixture", "by": "level"}},
-    "cascade": {"sampler": {"name": "cascade", "order": ["0", "1", "2"], "by": "level"}},
-    "curriculum_gui": {"sampler": {"name": "curriculum_gui"}},
-    "soft_overlong": {"reward_shaping": [{"name": "soft_overlong", "reward": "temporal_iou", "maximum": 10, "buffer": 4}]},
-    "budget_schedule": {"reward_shaping": [{"name": "budget_schedule", "reward": "temporal_iou", "start": 8}]},
-    "grpo_lambda": {"reward_shaping": [{"name": "grpo_lambda", "reward": "temporal_iou"}]},
-    "gcpo": {"reward_shaping": [{"name": "gcpo", "reward": "temporal_iou", "used": "format"}]},
-    "e_grpo": {"reward_shaping": [{"name": "e_grpo", "reward": "temporal_iou", "matched": "format"}]},
-    "serr": {"reward_shaping": [{"name": "serr", "reward": "temporal_iou"}]},
-    "pseudo_labels": {"rewards": [{"name": "urpa"}, {"name": "majority_vote"}, {"name": "surrogate_length", "maximum": 10}]},
-    "p_grpo_gate": {"reward_shaping": [{"name": "p_grpo_gate", "reward": "format", "outcome": "temporal_iou"}]},
-    "noisy_verifier": {
-        "reward_shaping": [{"name": "noisy_verifier", "reward": "format", "false_positive": 0.1}],
-        "advantage": {"name": "dr_grpo"},
-    },
-    "trust": {"reward_shaping": [{"name": "trust", "reward": "format", "outcome": "temporal_iou"}]},
-    "length_envelope": {
-        "reward_shaping": [{"name": "length_envelope", "reward": "temporal_iou", "bands": {"temporal_grounding": [1, 2, 8, 10]}}]
+    "reward": {
+        **{name: reward(name) for name in ("think_format", "structure", "answer_score", "majority_vote", "urpa")},
+        "length": reward("length", low=0, high=20, maximum=60),
+        "repetition": reward("repetition", size=1),
     },
 }
+"""Slot -> method -> the stage that it is tried in."""
+
+DEFAULTS = "the default of its slot, which the others are held against"
+TURNS = "reads turns of an environment: trained in tests/faults/test_resume_turns.py"
+TAUGHT = "needs a teacher: trained in tests/unit/extras/distill"
+WORLD = "is played, and no part of the gradient: tests/unit/extras/agents"
+COLUMN = "a column of numbers for answers of its own type, or of a service, held against numbers by hand in the tests of its name"
+ELSEWHERE: dict[str, dict[str, str]] = {
+    "advantage": {"grpo": DEFAULTS, "spo_tree": TURNS},
+    "reweight": {"teacher_reverse_kl": TAUGHT},
+    "auxiliary_loss": {"teacher_jsd": TAUGHT},
+    "credit": {"broadcast": DEFAULTS},
+    "policy_loss": {"ppo_clip": DEFAULTS},
+    "importance_correction": {"none": DEFAULTS},
+    "kl_estimator": {"k3": DEFAULTS},
+    "reducer": {"seq_mean": DEFAULTS},
+    "sampler": {"uniform": DEFAULTS},
+    "budget": {"fixed": DEFAULTS},
+    "strategy": {"plain": DEFAULTS},
+    "environment": {name: WORLD for name in SLOTS["environment"].names() if SLOTS["environment"].get(name).ours},
+    "reward": {name: COLUMN for name in SLOTS["reward"].names() if name not in CASES["reward"] and SLOTS["reward"].get(name).ours},
+}
+"""Slot -> method -> why its gradient is not looked at here."""
 
 
-@pytest.mark.parametrize("name", sorted(STAGES))
-def test_other_slots(name: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
-    lines = check(rl_only(tiny_files, tmp_path, **STAGES[name]), tmp_path)
-    if name in ("lagrangian", "adaptive_kl"):
-        assert any(key.startswith(f"dual/{name}/") for key in lines[-1]), "the multiplier is logged"
+@pytest.fixture(scope="module")
+def stages(tiny_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with pytest.MonkeyPatch.context() as patch, bench(tiny_files, tmp_path_factory.mktemp("written"), patch) as made:
+        yield made
+
+
+def merged(*stages: dict[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for one in stages:
+        out |= one | ({"rollout": out["rollout"] | one["rollout"]} if "rollout" in out and "rollout" in one else {})
+    return out
+
+
+def pair(made: Bench, case: Case) -> tuple[Steps, Steps]:
+    """The steps with a method, and without it."""
+    count = {"steps": case.steps}
+    return made.steps(**merged(case.beside, case.stage, count)), made.steps(**merged(case.beside, count))
+
+
+def test_every_method_has_a_case_or_a_reason() -> None:
+    for slot, registry in SLOTS.items():
+        ours = {name for name in registry.names() if registry.get(name).ours}
+        cases, reasons = set(CASES.get(slot, {})), set(ELSEWHERE.get(slot, {}))
+        assert cases | reasons == ours, slot
+        assert not cases & reasons, slot
+
+
+@pytest.mark.parametrize(("slot", "name"), [(slot, name) for slot, cases in CASES.items() for name in cases])
+def test_it_changes_the_gradient_and_the_log_says_so(slot: str, name: str, stages: Bench) -> None:
+    case = CASES[slot][name]
+    with_it, without = pair(stages, case)
+    assert all(math.isfinite(value) for values in with_it.values for value in values.values())
+    assert max(float(one.norm()) for one in with_it.gradients) > 0, "something must have been learnt"
+    assert distance(with_it, without) > SAME
+    if not case.quiet:
+        assert with_it.touched(f"{slot}.{name}") > 0, sorted(with_it.values[0])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.builders import inputs
-from vlmrl.zoo.reweight.gtpo import gtpo, gtpo_entropy
+from vlmrl.zoo.reweight.gtpo import beginning, gtpo, gtpo_entropy
 
 
 def of(ids, groups=None):
@@ -47,6 +47,19 @@ def test_gtpo_entropy_by_hand():
     out = gtpo_entropy(x, torch.tensor([1.0, 1.0, -1.0]).double())
     assert out.tolist() == pytest.approx([1 - 0.02, 0.0, -1 - 0.05])
     assert math.log(2) > 0.5
+
+
+def test_a_policy_that_begins_above_the_bound_is_not_filtered():
+    """Else it would have no advantage left: with a mean entropy of 0.9 in its first step, two of three answers are above ln 2."""
+    x = dataclasses.replace(of([[1, 2], [1, 2], [1]]), entropy_NT=torch.tensor([[0.1, 0.3], [1.9, 1.1], [1.0, 99.0]]))
+    adv = torch.tensor([1.0, 1.0, -1.0]).double()
+    first = gtpo_entropy(dataclasses.replace(x, memory={}), adv)
+    assert first.tolist() == pytest.approx([1 - 0.02, 1 - 0.15, -1 - 0.1])
+    state = beginning({}, x)
+    assert state == {"began": pytest.approx((0.2 + 1.5 + 1.0) / 3)}
+    later = dataclasses.replace(x, entropy_NT=x.provided["entropy_NT"] / 10)
+    assert beginning(state, later) == state, "where it began, and not where it is"
+    assert gtpo_entropy(dataclasses.replace(x, memory={"began": torch.tensor(0.5)}), adv).tolist() == pytest.approx([1 - 0.02, 0.0, 0.0])
 
 
 def test_gtpo_entropy_leaves_unjudged_rollouts_at_0():

@@ -5,9 +5,10 @@ A registration says what kind of thing a method is, and rules about kinds stand 
 * any method: `wants={field: names}` (made for one of these methods in another field of the stage; the first is what to write),
   `needs_injected_rows` (does something with rows that the policy did not sample, and only with those), `alternative="family"` (one of
   several ways to the same end);
-* advantage: `scale="deviation"` (divides by one), `ranks_only` (of every column; "sum": of the sum of the columns), `weighs_difficulty`
-  (a sampler too), `min_generations` (2 unless said), `bound` (its argument that says the largest reward), `uses_flat_groups` (a loss
-  too), `moves_signs` (a credit and a constraint too): its sign is not that of the reward less the group's mean;
+* advantage: `scale="deviation"` (divides by one; the group's, unless `scale_over` says of what), `ranks_only` (of every column; "sum": of
+  the sum of the columns), `weighs_difficulty` (a sampler too), `min_generations` (2 unless said), `bound` (its argument that says the
+  largest reward), `uses_flat_groups` (a loss too), `moves_signs` (a credit and a constraint too): its sign is not that of the reward less
+  the group's mean;
 * reward_shaping: `for_tasks` (names of the tasks that it does something for), `monotone`, `linear(arguments)` with the `remedy` to
   name, `moves_reference` (its reference is no fixed one);
 * policy_loss: `unscaled` (derived for advantages without a deviation), `needs_updates_per_step` (below it its gradient is that of the

@@ -81,6 +81,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "export.round": "vlmrl.extras.publish.dtype:round_weights",
         "stages.epochs": "vlmrl.extras.resume.epochs:as_steps",
         "stages.steps": "vlmrl.extras.resume.steps:moved",
+        "stages.touched": "vlmrl.extras.touched.watch:watched",
         "checkpoint.asynchronous": "vlmrl.extras.scale.background:Background",
         "checkpoint.mirror": "vlmrl.extras.scale.mirror:Mirror",
         "train.offload_activations": "vlmrl.extras.scale.offload:offloaded",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from vlmrl.algo.registries import group_loss
@@ -10,8 +11,10 @@ from vlmrl.config.stages import PreferenceSection
 from vlmrl.run.kinds import stage_kind
 from vlmrl.run.loop import Loop
 from vlmrl.run.open_stage import open_pipeline, open_rollout_stage, open_stage
+from vlmrl.run.optional import OPTIONAL
 from vlmrl.run.session import Session
 from vlmrl.train.stage.algorithm import Algorithm, bind
+from vlmrl.train.stage.base import StepResult
 from vlmrl.train.stage.grpo import grpo_step
 from vlmrl.train.stage.preference import check_pairs, preference_step
 from vlmrl.train.stage.sft import sft_step
@@ -54,6 +57,11 @@ def open_grpo(session: Session, cfg: GrpoSection, *, reference: bool = False, mo
 
 
 def run_grpo(loop: Loop, cfg: GrpoSection, algorithm: Algorithm) -> None:
-    """Make the steps of such a stage."""
-    pipeline = open_pipeline(loop, cfg, algorithm.strategy.call())
-    loop.run(partial(grpo_step, loop.stage, cfg, algorithm, pipeline, loop.keeper))
+    """Make the steps of such a stage. What methods beside the defaults change is counted around them."""
+    strategy = algorithm.strategy.call()
+    algorithm, touched = OPTIONAL["stages.touched"](algorithm, cfg, strategy)
+    pipeline = open_pipeline(loop, cfg, strategy)
+    step: Callable[[], StepResult] = partial(grpo_step, loop.stage, cfg, algorithm, pipeline, loop.keeper)
+    if touched.watched:
+        step = loop.memories.keep("touched", touched).around(step)
+    loop.run(step)

@@ -45,13 +45,6 @@ def unaided(groups: Sequence[tuple[int, ScoredGroup]]) -> dict[str, float]:
     return {"reward": sum(values) / max(1, len(values)), "completions/mean_length": sum(lengths) / max(1, len(lengths))}
 
 
-def share_with_given_row(groups: Sequence[tuple[int, ScoredGroup]]) -> float:
-    """Compute the share of the groups of all ranks that hold a row which nobody sampled (ground truth, demonstration); 0 without groups."""
-    mine = [any(rollout.provenance == "ground_truth" for rollout in scored.group.rollouts) for _, scored in groups]
-    everyone = [given for of_rank in dist.gather(mine) for given in of_rank]
-    return sum(everyone) / max(1, len(everyone))
-
-
 def advantage_moments(adv_N: torch.Tensor, task_N: torch.Tensor, tasks: Sequence[str]) -> dict[str, float]:
     """Compute skewness and kurtosis (3 for a normal law) of the advantages, of all and, where there are several, of each task's; 0 where
     they are all equal.

@@ -193,7 +193,7 @@ def test_a_method_from_outside_brings_its_rules() -> None:
 
 # ---- combinations that run and are empty, or do the opposite of their name -------------------------------------------------
 
-FORM_GIVEN = {"rollout": {"strategy": {"name": "offpolicy_gt"}}}
+FORM_GIVEN = {"rollout": {"strategy": {"name": "offpolicy_gt", "fallback": "skip"}}}
 TRACES = {"rollout": {"strategy": {"name": "demonstration"}}}
 DISCO = {"group_loss": {"name": "disco"}}
 LABELS = "takes the sign of an advantage for right or wrong"
@@ -299,6 +299,34 @@ WARNED: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"advantage": {"name": "copo"}, "filters": [{"name": "zero_variance"}]},
         ["drops the groups of equal rewards"],
     ),
+    "urpa + a deviation": (
+        {"rewards": [{"name": "urpa"}]},
+        ["reward 'urpa' multiplies all answers of a group by one number, which advantage 'grpo' divides out; take"],
+    ),
+    "urpa + a deviation, several columns": (
+        {"rewards": [{"name": "urpa"}, {"name": "format", "weight": 0.1}]},
+        ["divides out but for the balance of the columns"],
+    ),
+    "gtpo_entropy above ln 2": (
+        {"reweight": [{"name": "gtpo_entropy", "bound": 0.9}], "advantage": {"name": "rloo"}},
+        ["above a mean entropy of 0.9 nats, and its source above ln 2"],
+    ),
+    "capo_proposed, a rate above its authors'": (
+        {"reweight": [{"name": "capo_proposed"}], "optim": {"lr": 1e-4}},
+        ["0.0001 * 2048 = 0.2 or more, and that of its authors is 0.054: tokens that are not nearly certain are masked"],
+    ),
+    "offpolicy_gt, thoughts and no word on a fallback": (
+        {"rollout": {"strategy": {"name": "offpolicy_gt"}}, "answer_format": "think"},
+        ["none at all while the policy does not write that form; say fallback: answer_only"],
+    ),
+    "offpolicy_gt, thoughts where none are asked for": (
+        {
+            "rollout": {"strategy": {"name": "offpolicy_gt", "gt_cot": "bare"}},
+            "answer_format": "answer_only",
+            "rewards": [{"name": "exact"}],
+        },
+        ["every group gets the answer alone, and gt_cot would do nothing; drop it"],
+    ),
     "nonlinear shaping before ranks of a sum": (
         {"advantage": {"name": "g2rpo"}, "reward_shaping": [NONLINEAR]},
         ["only the balance with the other"],
@@ -340,6 +368,14 @@ def test_an_odd_combination_is_pointed_out(name: str) -> None:
         {**FORM_GIVEN, "advantage": {"name": "tempsamp_anchor"}},
         {**TRACES, "loss": {"name": "luffy"}, "advantage": {"name": "rloo"}, "reduce": {"name": "fixed_length", "length": 8}},
         {"constraints": [{"name": "adaptive_kl", "target": 0.1}]},
+        {"rewards": [{"name": "urpa"}], "advantage": {"name": "rloo"}},
+        {"rewards": [{"name": "urpa"}], "advantage": {"name": "batch_std"}},
+        {"rewards": [{"name": "urpa", "gamma": 0.0}]},
+        {"reweight": [{"name": "gtpo_entropy"}], "advantage": {"name": "rloo"}},
+        {"reweight": [{"name": "capo_proposed"}], "optim": {"lr": 1e-6}},
+        {"reweight": [{"name": "capo_proposed", "step": 0.05}], "optim": {"lr": 1e-4}},
+        {"rollout": {"strategy": {"name": "offpolicy_gt", "fallback": "skip"}}},
+        {"rollout": {"strategy": {"name": "offpolicy_gt"}}, "answer_format": "answer_only", "rewards": [{"name": "exact"}]},
     ],
 )
 def test_neighbours_of_audited_combinations_are_silent(stage: dict[str, Any]) -> None:

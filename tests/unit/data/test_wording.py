@@ -11,6 +11,7 @@ from tests.support.builders import sample
 from tests.support.tiny import Tiny
 from vlmrl.answers.tags import FREE
 from vlmrl.data.encode import ANSWER_FORMATS, Encoder, instruction, messages
+from vlmrl.data.unasked import unasked
 from vlmrl.data.wording import NAMES, prompt_problem, worded
 from vlmrl.errors import RowError
 from vlmrl.types import Turn
@@ -28,6 +29,23 @@ def said(tiny: Tiny, encoder: Encoder, **changes: object) -> str:
     prompt = encoder.encode(dataclasses.replace(tiny.samples[0], **changes), "think")
     ((start, end),) = prompt.spans
     return tiny.bundle.tokenizer.decode(prompt.ids[:start] + prompt.ids[start : start + 1] + prompt.ids[end:])
+
+
+@pytest.mark.parametrize(
+    ("template", "answer_format", "missing"),
+    [
+        (SAME, "think", None),
+        ("{{ question }} Think in <Think> tags and answer in <answer> tags.", "think", None),
+        ("{{ question }} Answer in <answer> tags.", "answer_only", None),
+        ("{{ question }}{% if answer_format == 'think' %} Think.{% endif %}", "think_or_not", None),
+        ("{{ question }} Answer in <answer> tags.", "think", "<think and <answer>"),
+        ("{{ question }}", "answer_only", "neither {{ instruction }} nor <answer>"),
+    ],
+)
+def test_a_template_that_asks_for_no_form_is_pointed_out(template: str, answer_format: str, missing: str | None) -> None:
+    found = unasked(template, answer_format)
+    assert (found is None) == (missing is None)
+    assert missing is None or (missing in str(found) and f"'{answer_format}'" in str(found))
 
 
 def test_all_that_a_template_sees() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from scipy import stats
 
 from tests.support.builders import group, sample
-from vlmrl.rollout.strategy.given_row import with_given_row
 from vlmrl.train import dist
 from vlmrl.train.batch import StepBatch
-from vlmrl.train.statistics import MOST_LABELS, advantage_moments, completions, describe, label_key, share_with_given_row
-from vlmrl.types import Group, Sample, ScoredGroup, Scores
+from vlmrl.train.statistics import MOST_LABELS, advantage_moments, completions, describe, label_key
+from vlmrl.types import Sample, ScoredGroup, Scores
 
 
 def logged(groups: list[list[tuple[float | None, ...]]], adv: list[float]) -> dict[str, float]:
@@ -50,22 +47,6 @@ def test_share_of_rollouts_that_a_reward_judged() -> None:
 )
 def test_groups_with_a_signal(groups, adv, expected) -> None:
     assert logged(groups, adv)["groups_with_signal"] == expected
-
-
-def test_share_of_groups_with_a_row_that_nobody_sampled() -> None:
-    plain = group(["x", "y"], answer_format="think")
-    given = with_given_row(plain, "z", lambda text: [1])
-    replayed = dataclasses.replace(plain, rollouts=tuple(dataclasses.replace(r, provenance="replay") for r in plain.rollouts))
-
-    def share(*groups: Group) -> float:
-        return share_with_given_row(
-            [
-                (n, ScoredGroup(group=one, scores=Scores(columns=("a",), weights=(1.0,), rewards_GK=((0.0,),) * len(one.rollouts))))
-                for n, one in enumerate(groups)
-            ]
-        )
-
-    assert (share(), share(plain, replayed), share(plain, given, plain, given)) == (0.0, 0.0, 0.5)
 
 
 def test_moments_of_all_and_of_each_task() -> None:

@@ -18,7 +18,7 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import advantage
 
 
-@advantage("batch_std", paper="arXiv:2508.08221", scale="deviation")
+@advantage("batch_std", paper="arXiv:2508.08221", scale="deviation", scale_over="batch")
 def batch_std(x: AdvantageInputs, *, epsilon: float = 1e-4, ddof: Literal[0, 1] = 1) -> Tensor:
     """Divide reward minus group mean by the deviation of the batch's rewards.
 

@@ -21,7 +21,7 @@ from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.algo.registries import advantage
 
 
-@advantage("reinforce_pp_baseline", paper="arXiv:2501.03262", scale="deviation", moves_signs=True)
+@advantage("reinforce_pp_baseline", paper="arXiv:2501.03262", scale="deviation", scale_over="batch", moves_signs=True)
 def reinforce_pp_baseline(x: AdvantageInputs, *, epsilon: float = 1e-8, ddof: Literal[0, 1] = 1) -> Tensor:
     """Subtract the group mean from the reward, and whiten over the tokens of the batch.
 

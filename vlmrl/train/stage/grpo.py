@@ -17,14 +17,14 @@ from vlmrl import faults, rng
 from vlmrl.algo import segments
 from vlmrl.algo.constraint.registry import PartialMean
 from vlmrl.errors import NumericsError
-from vlmrl.protocols import GuidingStrategy, RememberingStrategy
+from vlmrl.protocols import RememberingStrategy
 from vlmrl.sampling.dynamic_sampling import Refill, refill
 from vlmrl.train import dist
 from vlmrl.train.batch import StepBatch, sampler_logprobs
 from vlmrl.train.stage.algorithm import Algorithm, advantage_problem, credit_tokens, select
 from vlmrl.train.stage.base import Recorder, Stage, StepResult
 from vlmrl.train.stage.loss import objective_of
-from vlmrl.train.statistics import describe, share_with_given_row, summed_notes
+from vlmrl.train.statistics import describe, summed_notes
 from vlmrl.train.step import Minibatch, StepReport, optimizer_step, score_rows
 from vlmrl.types import ScoredGroup
 
@@ -75,8 +75,6 @@ def grpo_step(stage: Stage, cfg: GrpoSection, algorithm: Algorithm, pipeline: Pi
         if keeper is not None:
             keeper.choose(batch, adv_NT, adv_N, step=state.step + 1, global_step=state.global_step + 1)
         values = describe(batch, adv_N, key=stage.label_key) | batch.measured | algorithm.duals()
-        if algorithm.strategy.extra.get("injects_rows") and not isinstance(strategy, GuidingStrategy):
-            values["rollout/given_rows"] = share_with_given_row(batch.groups)
 
     kept = batch.kept()
     # of all ranks: one without a row of its own still takes part in the others' update

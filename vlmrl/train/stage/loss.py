@@ -126,7 +126,8 @@ def constrained(learner: Learner, constraint: Bound, batch: Minibatch) -> Auxili
     dual = constraint.advance(seen)
 
     def term(x: LossInputs) -> LossOutput:
-        return LossOutput(constraint.extra["term"](x, dual, seen))
+        found = constraint.extra["term"](x, dual, seen)
+        return found if isinstance(found, LossOutput) else LossOutput(found)  # with metrics where somebody counts (`extras.touched`)
 
     return Auxiliary(name=constraint.name, loss=term, plain_sum=True)
 

@@ -61,7 +61,7 @@ def _task(x: AdvantageInputs, one: int) -> str:
     return x.tasks[one]
 
 
-@advantage("ema_grpo", paper="arXiv:2512.03043", needs=("tasks",), remembers=update, scale="deviation")
+@advantage("ema_grpo", paper="arXiv:2512.03043", needs=("tasks",), remembers=update, scale="deviation", scale_over="task")
 def ema_grpo(x: AdvantageInputs, *, decay: float = 0.99, min_std: float = 1e-3, guard: float = 5.0, epsilon: float = 1e-6) -> Tensor:
     """Reward minus group mean, over the running deviation of the task's rewards.
 

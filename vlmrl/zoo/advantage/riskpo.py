@@ -38,7 +38,7 @@ def mixed_risk(score_n: Tensor, *, low: float, high: float, omega: float, natura
     return (omega * cvar_n + rvar_n) / (omega + 1)
 
 
-@advantage("riskpo", paper="arXiv:2510.00911", scale="deviation", moves_signs=True)
+@advantage("riskpo", paper="arXiv:2510.00911", scale="deviation", scale_over="bundle", moves_signs=True)
 def riskpo(
     x: AdvantageInputs,
     *,

@@ -12,8 +12,11 @@ answers agree while training.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from vlmrl.algo.registries import advantage as advantages
+from vlmrl.algo.rules import names
 from vlmrl.answers.tags import parse
 from vlmrl.metrics.temporal import Span, parse_time_span, temporal_iou
 from vlmrl.protocols import RewardContext, reward
@@ -55,13 +58,24 @@ def pseudo_span(spans: Sequence[Span], gamma: float) -> tuple[Span, float]:
     return (means[0], means[1]), math.exp(-gamma * spread)
 
 
-@reward("urpa", paper="arXiv:2508.06317", best=None, compares=True, no_truth=True)
+def _divided_out(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    """Pointed out: before an advantage that divides by the group's deviation, which cancels the confidence."""
+    columns = [column for column in stage.rewards if column.weight != 0]
+    left = " but for the balance of the columns" if len(columns) > 1 else ""
+    for name in names(stage, "advantage") & set(advantages.names()):
+        extra = advantages.get(name).extra
+        if arguments.get("gamma", 1.0) != 0 and extra.get("scale") == "deviation" and "scale_over" not in extra:
+            text = f"reward 'urpa' multiplies all answers of a group by one number, which advantage '{name}' divides out{left}"
+            yield f"{text}; take an advantage without a deviation"
+
+
+@reward("urpa", paper="arXiv:2508.06317", best=None, compares=True, no_truth=True, doubts=_divided_out)
 def urpa(group: Group, ctx: RewardContext, *, gamma: float = 1.0) -> list[float | None]:
     """Overlap with the mean of the group's time spans, times exp(-gamma * their spread in seconds): in [0, 1].
 
-    The confidence is the same for a whole group: use an advantage without a deviation, which would cancel it. Beside it the paper has
-    `format` with the same weight. Ours: gamma 1 per second (the paper's is not known; divide by the length of your videos); spans that do
-    not end after they begin have no vote and earn 0; with fewer than two spans nobody is judged.
+    The confidence is the same for a whole group: use an advantage without a deviation, which would cancel it (`vlmrl check` says so).
+    Beside it the paper has `format` with the same weight. Ours: gamma 1 per second (the paper's is not known; divide by the length of your
+    videos); spans that do not end after they begin have no vote and earn 0; with fewer than two spans nobody is judged.
 
     Raises:
         ValueError: gamma below 0.

@@ -14,10 +14,14 @@ Everything follows from p(y), the sums of p^2 and p^3, A and the number s = eta 
 Ours: s is one number, `step`, for all tokens, as the norm before the output matrix gives hidden states nearly one length: the learning rate
 of the coming update times the hidden size, up to the norm's weights. In the authors' runs that is 1.5e-5 times 3584, 0.05, and leaves alone
 what is nearly certain; with 1e-6 and a size of 2048 it is 0.002, and nearly nothing is masked. A step that is much too large for the bounds
-masks every token. The code can also model Adam's moments. Masked tokens stay in the denominator. One forward pass without gradient.
+masks every token: `vlmrl check` points out a rate that may be. The code can also model Adam's moments. Masked tokens stay in the
+denominator. One forward pass without gradient.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +31,10 @@ from vlmrl.algo.needs import need
 from vlmrl.algo.registries import reweight
 
 NAME = "reweight 'capo_proposed'"
+HIDDEN = 2048
+"""Hidden size by which a recipe is judged before its model is open: that of Qwen2.5-VL-3B."""
+OF_AUTHORS = 1.5e-5 * 3584
+"""Their step."""
 
 
 def shifts(p_NT: Tensor, p2_NT: Tensor, p3_NT: Tensor, adv_NT: Tensor, step: float) -> tuple[Tensor, Tensor]:
@@ -38,7 +46,22 @@ def shifts(p_NT: Tensor, p2_NT: Tensor, p3_NT: Tensor, adv_NT: Tensor, step: flo
     return adv_NT * moved_NT + adv_NT / 2 * (moved_NT**2 - 2 * policy_NT), policy_NT
 
 
-@reweight("capo_proposed", paper="arXiv:2510.00819", needs=("logp_NT", "log_p2_NT", "log_p3_NT", "logit_step_N"), per="token")
+def _masks_all(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    """Pointed out: a learning rate whose default step is above that of the authors and may mask every token."""
+    rate = getattr(getattr(stage, "optim", None), "lr", None)
+    if arguments.get("step") is None and rate is not None and rate * HIDDEN > OF_AUTHORS:
+        text = f"{NAME} takes for its step the learning rate times the hidden size, here {rate:g} * {HIDDEN} = {rate * HIDDEN:.2g} or more"
+        text += f", and that of its authors is {OF_AUTHORS:.2g}: tokens that are not nearly certain are masked, which may be all of them"
+        yield f"{text}; give `step`, or lower optim.lr"
+
+
+@reweight(
+    "capo_proposed",
+    paper="arXiv:2510.00819",
+    needs=("logp_NT", "log_p2_NT", "log_p3_NT", "logit_step_N"),
+    per="token",
+    doubts=_masks_all,
+)
 def capo_proposed(
     x: AdvantageInputs,
     adv_NT: Tensor,

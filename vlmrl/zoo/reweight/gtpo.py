@@ -2,15 +2,18 @@
 
 A conflict token stands at the same place in an answer of positive and in one of negative advantage, within their common beginning, or,
 counted from the end, within their common end. Its weight is 0 where the advantage is negative and 2 where it is positive; all others weigh
-1. `gtpo_entropy` is the other half: answers whose mean token entropy is above `bound` (ln 2) get advantage 0, the others A - weight * H.
+1. `gtpo_entropy` is the other half: answers whose mean token entropy H is above `bound` (ln 2) get advantage 0, the others A - weight * H.
+As in the code, answers are filtered only where the policy began below the bound: one that begins above would have no advantage left.
 
 Ours: weights stay at 2 where the beginning and the end overlap (the code multiplies to 4); the code's division of the loss by the number
-of conflict tokens is left out; the filter always acts (the code: only if the model began below ln 2). Use an advantage without a deviation.
+of conflict tokens is left out; where the policy began is its mean H in the stage's first step. Use an advantage without a deviation.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,16 +55,44 @@ def gtpo(x: AdvantageInputs, adv_NT: Tensor) -> Tensor:
     return torch.where(shared_NT, adv_NT * factor_N[:, None], adv_NT)
 
 
-@reweight("gtpo_entropy", paper="arXiv:2508.03772", needs=("entropy_NT",), moves_signs=True)
+def mean_entropy(x: AdvantageInputs) -> Tensor:
+    """Average the token entropies of each answer.
+
+    Returns:
+        [N] float64, in nats.
+    """
+    entropy_NT = need(x, "entropy_NT", "reweight 'gtpo_entropy'").double()
+    inside_NT = torch.arange(entropy_NT.shape[1])[None, :] < x.length_N[:, None]
+    return torch.where(inside_NT, entropy_NT, torch.zeros_like(entropy_NT)).sum(dim=1) / x.length_N.clamp(min=1)
+
+
+def beginning(state: Mapping[str, Any], x: AdvantageInputs) -> dict[str, Any]:
+    """Remember the mean entropy of the stage's first answers, in nats."""
+    if "began" in state:
+        return dict(state)
+    sampled_N = x.valid_N & x.on_policy_N
+    return {"began": float(mean_entropy(x)[sampled_N].mean())} if bool(sampled_N.any()) else {}
+
+
+def _above_ln_2(arguments: Mapping[str, Any], stage: Any) -> Iterator[str]:
+    """Pointed out: a bound above ln 2, which leaves in what the method is made to leave out."""
+    bound = arguments.get("bound", math.log(2))
+    if isinstance(bound, int | float) and bound > math.log(2) + 1e-9:
+        text = f"reweight 'gtpo_entropy' leaves answers out above a mean entropy of {bound:g} nats, and its source above ln 2 (0.693)"
+        yield f"{text}: answers in between train; lower bound, or look at touched/reweight.gtpo_entropy/zeroed in the log"
+
+
+@reweight("gtpo_entropy", paper="arXiv:2508.03772", needs=("entropy_NT",), remembers=beginning, moves_signs=True, doubts=_above_ln_2)
 def gtpo_entropy(x: AdvantageInputs, adv_N: Tensor, *, bound: float = math.log(2), weight: float = 0.1) -> Tensor:
-    """Advantages less `weight` times the answer's mean token entropy; 0 where that is above `bound`. [N]
+    """Advantages less `weight` times the answer's mean token entropy; 0 where that is above `bound`, if the policy began below. [N]
 
     Raises:
         ValueError: a bound that is not positive, a negative weight, or no entropies.
     """
     if bound <= 0 or weight < 0:
         raise ValueError(f"reweight 'gtpo_entropy': needs bound {bound} > 0 and weight {weight} >= 0")
-    entropy_NT = need(x, "entropy_NT", "reweight 'gtpo_entropy'").double()
-    inside_NT = torch.arange(entropy_NT.shape[1])[None, :] < x.length_N[:, None]
-    mean_N = torch.where(inside_NT, entropy_NT, torch.zeros_like(entropy_NT)).sum(dim=1) / x.length_N.clamp(min=1)
-    return torch.where(x.valid_N & (mean_N <= bound), adv_N - weight * mean_N, torch.zeros_like(adv_N))
+    mean_N = mean_entropy(x)
+    # in the first step there is no memory yet: it is what began
+    began = beginning(x.memory or {}, x).get("began", 0.0)
+    kept_N = x.valid_N & (mean_N <= bound) if float(began) <= bound else x.valid_N
+    return torch.where(kept_N, adv_N - weight * mean_N, torch.zeros_like(adv_N))

@@ -24,6 +24,7 @@ from vlmrl.extras.pages.documents.happened import main_metric, noun, what_happen
 from vlmrl.extras.pages.documents.shapes import Doc, capital, card, cell, estimate, gap_cell, mean_cell, report, stage_words, table, when
 from vlmrl.extras.pages.documents.source import Source
 from vlmrl.run.listing import RunLine
+from vlmrl.run.silent import silent_methods
 
 TITLES = {"think_rate": "Thoughts", "tokens": "Length", "parse_rate": "Readable", "format_rate": "Form", "truncation_rate": "Cut off"}
 MOST_CARDS = 5
@@ -120,7 +121,7 @@ def run_doc(source: Source) -> Doc:
         source.path.name,
         about="" if over else where(line),
         said=[*(what_happened(x.records, x.seed, x.comparisons) or [begun]), *verdict(x.records, x.seed, x.comparisons)],
-        warnings=list(dict.fromkeys([*source.problems, *x.refused])),
+        warnings=list(dict.fromkeys([*source.problems, *x.refused, *silent_methods(source.metrics.columns)])),
         cards=cards,
         rewards=rewards_of(source),
         unmoved=unmoved,

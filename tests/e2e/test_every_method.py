@@ -163,7 +163,7 @@ CASES: dict[str, dict[str, Case]] = {
             {"rollout": {"strategy": {"name": "s_grpo_proposed", "exits": 2}}, "advantage": {"name": "dr_grpo"}},
         ),
         "scope_proposed": shaping("scope_proposed", {"rewards": [*REWARDS, {"name": "majority_vote"}]}, reward="majority_vote"),
-        "serr": shaping("serr"),
+        "serr": shaping("serr", peak=0.01),
         "think_and_direct_proposed": shaping(
             "think_and_direct_proposed", {"rollout": {"strategy": {"name": "think_and_direct_proposed"}}}, budget=5
         ),

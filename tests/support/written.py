@@ -86,11 +86,12 @@ class Written(InPlace):
             sample = request.prompt.sample
             again = sample.question != sample.meta["question"]
             rows = PATTERNS["mixed" if again else sample.meta["pattern"]]
-            texts = [answer(sample, rows[k % len(rows)]) for k in request.ks]
+            shift = 2 * sample.question.count(f"{HINT} again")  # another hint leads to other answers
+            texts = [answer(sample, rows[(k + shift) % len(rows)]) for k in request.ks]
             if request.prompt.answer_format == FREE:
                 texts = [(HINT, "stop") for _ in texts]
             elif "Write a short hint" in sample.question:
-                texts = [(f"<think>{'so ' * k}</think><answer>{HINT}</answer>", "stop") for k in request.ks]
+                texts = [(f"<think>so</think><answer>{HINT}{' again' * (k % 2)}</answer>", "stop") for k in request.ks]
             rollouts = [self._rollout(k, *one) for k, one in zip(request.ks, texts, strict=True)]
             out.append(rollouts)
             if done is not None:

@@ -61,7 +61,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Who may ask a server of ours, and the port that it listens on.
     "web": {"errors"},
     # Packages of methods may lie in extras: the list of these is read.
-    "methods": {"cards", "config", "plugins", "registry", "errors", "protocols", "answers", "data.adapters", "data.wording", "algo"}
+    "methods": {
+        "cards",
+        "config",
+        "plugins",
+        "registry",
+        "errors",
+        "protocols",
+        "answers",
+        "data.adapters",
+        "data.unasked",
+        "data.wording",
+        "algo",
+    }
     | {"extras", "rewards", "sampling", "rollout.strategy"},
     "doctor": {"compat", "errors", "families"},
     # Methods that are not core, a file each; found by walking the folder, imported by nobody.

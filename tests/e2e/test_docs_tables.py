@@ -239,6 +239,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/data.md", "Rows of other trainers"): adapters,
     ("docs/data.md", "Boxes, points and times"): keys_of(SourceSection),
     ("docs/data.md", "*"): "prose and forms of answers; tests/unit/data",
+    ("docs/distillation.md", "What a step costs"): "measured; docs/benchmarks/distill.md",
     ("docs/distillation.md", "*"): "numbers of three runs of examples/distill.yaml, and of the study distill_grounding",
     ("docs/environments.md", "Evaluation"): "tests/unit/extras/agents/test_evals_episodes.py",
     ("docs/environments.md", "Training"): keys_of_turns,

@@ -1,194 +1,143 @@
-"""Accuracy over visual tokens per question, before and after distillation, of the models of a study.
+"""Accuracy over visual tokens per question, before and after distillation: a picture of the runs of a study.
 
     vlmrl study distill_grounding
     python -m benchmarks.learning.distill_tokens runs/distill_grounding
-    python -m benchmarks.learning.distill_tokens runs/distill_grounding --draw      the picture alone, which needs matplotlib
+    python -m benchmarks.learning.distill_tokens runs/distill_grounding --draw      the picture, which needs matplotlib
 
-Every base model of the study and the ends of its arms `distill`, `imitate` and `grpo` are asked the held-out questions with two frames a
-second and with one, of 56 x 56 pixels and of 28 x 28. Answers that are there are not generated again. Writes
-docs/benchmarks/STUDY_tokens.md and .json, and docs/images/STUDY.png.
+Reads the evaluations of seeds whose arms are all done. Writes docs/benchmarks/STUDY.json, and with --draw docs/images/STUDY.png from it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, BenchmarkError, machine, need, publish, revision
+from benchmarks.common import ROOT, BenchmarkError, need
 
-SIDES = {56: {"min_pixels": 3136, "max_pixels": 4704}, 28: {"min_pixels": 784, "max_pixels": 1200}}
-SEEN = {
-    f"{side} x {side}, {fps} fps": {"fps": float(fps), **pixels, "max_frames": 32, "decoder": "pyav"}
-    for side, pixels in SIDES.items()
-    for fps in (2, 1)
+AXES = {"distill_grounding": "mIoU of 200 held-out videos", "distill_shell": "share of right answers"}
+"""Study -> what the picture's upright axis says."""
+FULL, FEW = "base, all tokens", "base, few tokens"
+SHOWN = {
+    FULL: ("full", "base"),
+    FEW: ("distill", "base"),
+    "distill": ("distill", "tune"),
+    "imitate": ("imitate", "tune"),
+    "grpo": ("grpo", "tune"),
+    "useless": ("useless", "tune"),
+    "suppress": ("suppress", "tune"),
 }
-"""How the questions are shown -> media settings."""
-STUDIES = {
-    "distill_grounding": {"task": None, "learned": "28 x 28, 2 fps", "axis": "mIoU of 200 held-out videos"},
-    "distill_shell": {"task": "shell_end", "learned": "56 x 56, 1 fps", "axis": "share of right answers, ball at the end"},
+"""Name -> arm of the study, and which of its evaluations."""
+DRAWN = {
+    "distill": ("distillation", "#0b6e99", "o", 0.04),
+    "imitate": ("teacher_sft", "#2f9e44", "s", 0.08),
+    "grpo": ("GRPO on labels", "#c2410c", "^", 0.12),
 }
-"""Study -> task of the rows that count (all where None), how its arms saw media, and what the picture's upright axis says."""
-ARMS = {"base": "before", "distill": "after distillation", "imitate": "after teacher_sft", "grpo": "after GRPO on labels"}
+"""Name -> label, colour, marker, and how far it is moved aside, as a share of all tokens, so that intervals do not cover each other."""
 
 
-def models(study: Path, seed: int) -> dict[str, Path]:
-    """Folders of a seed's models: its base, and the ends of its arms."""
-    runs = {arm: study / "runs" / f"{arm}-s{seed}" / "final" for arm in ARMS if arm != "base"}
-    (base,) = (study / "cache" / f"s{seed}").glob("base-*/run/final")
-    return {"base": base, **runs}
-
-
-def suite(study: Path, seed: int) -> dict[str, Any]:
-    """The questions of a study, a task for each way to show them."""
-    recipe = json.loads((study / "plan.json").read_text(encoding="utf-8"))["recipes"]["distill"]
-    (world,) = (study / "cache" / f"s{seed}").glob("world-*")
-    asked = {"source": "test.jsonl", "answer_format": "think_or_not", "max_new_tokens": recipe["eval.max_new_tokens"]}
-    kind = json.loads((world / "test.jsonl").read_text(encoding="utf-8").splitlines()[0])["answer_type"]
-    tasks = [
-        {"id": f"seen_{n}", "media": media, "answer_type": kind, "max_prompt_tokens": 512, **asked} for n, media in enumerate(SEEN.values())
-    ]
-    return {"id": study.name, "version": 1, "data_root": str(world), "batch_prompts": recipe["eval.batch_prompts"], "tasks": tasks}
-
-
-def ask(study: Path, seed: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Ask a seed's models; model -> how it was shown -> `score`, `tokens` of a prompt and `questions`.
+def read(file: Path, task: str | None = None) -> dict[str, Any]:
+    """Mean score with its 95% interval over questions, and mean prompt length, of a file's records (those of a task where one is named).
 
     Raises:
-        BenchmarkError: an evaluation failed.
+        BenchmarkError: the questions are too few, or too much alike, for an interval.
     """
-    import yaml
+    from vlmrl.metrics.intervals import mean_interval
+    from vlmrl.rng import generator
 
-    from vlmrl import fs
-
-    out: dict[str, dict[str, dict[str, float]]] = {}
-    for name, folder in models(study, seed).items():
-        place = study / "tokens" / f"{name}-s{seed}"
-        fs.mkdir(place)
-        file = place / "suite.yaml"
-        fs.write_text(file, yaml.safe_dump(suite(study, seed)))
-        command = [sys.executable, "-m", "vlmrl", "eval", str(folder), "--suite", str(file), "--out", str(place), "--device", "cpu"]
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BenchmarkError(f"{name} of seed {seed}: {' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-        print(f"{name} of seed {seed}", flush=True)
-        out[name] = {seen: read(place / f"seen_{n}.jsonl", STUDIES[study.name]["task"]) for n, seen in enumerate(SEEN)}
-    return out
-
-
-def read(file: Path, task: str | None) -> dict[str, float]:
-    """Mean score and mean prompt length of the records of a file, those of one kind of question where a task is named."""
     records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     records = [r for r in records if task is None or r["task"] == task]
     (metric,) = {name for r in records for name in r["scores"]}
-    return {
-        "score": statistics.fmean(r["scores"][metric] for r in records),
-        "tokens": statistics.fmean(r["n_in"] for r in records),
-        "questions": len(records),
-    }
+    scores = [r["scores"][metric] for r in records]
+    bounds = mean_interval(scores, generator(0, "bootstrap", metric), shares=set(scores) <= {0, 1})
+    if bounds.low is None or bounds.high is None:
+        raise BenchmarkError(f"{file}: no interval: {bounds.why}")
+    tokens = statistics.fmean(r["n_in"] for r in records)
+    numbers = {"score": statistics.fmean(scores), "low": bounds.low, "high": bounds.high, "tokens": tokens}
+    return {name: round(number, 4) for name, number in numbers.items()} | {"questions": len(records)}
 
 
-def points(seeds: dict[str, Any]) -> dict[str, dict[str, tuple[float, float, float, float]]]:
-    """Model -> how it was shown -> visual tokens of a question, mean score over seeds, and the ends of its 95% interval (Student's t).
+def complete(study: Path) -> list[int]:
+    """Seeds of which every arm is done.
 
-    The words of a prompt are as many however it is shown, and frames of 56 x 56 are four times the tokens of those of 28 x 28: the length
-    of both gives the visual ones.
+    Raises:
+        BenchmarkError: there is none.
     """
-    from scipy.stats import t
-
-    out: dict[str, dict[str, tuple[float, float, float, float]]] = {}
-    for name, seen in ((name, seen) for name in ARMS for seen in SEEN):
-        found = [of[name] for of in seeds.values()]
-        side, _, rate = seen.partition(", ")
-        large, small = (statistics.fmean(of[f"{n} x {n}, {rate}"]["tokens"] for of in found) for n in (56, 28))
-        visual = (large - small) / 3 * (4 if side.startswith("56") else 1)
-        scores = [of[seen]["score"] for of in found]
-        mean = statistics.fmean(scores)
-        half = float(t.ppf(0.975, len(scores) - 1)) * statistics.stdev(scores) / len(scores) ** 0.5 if len(scores) > 1 else float("nan")
-        out.setdefault(name, {})[seen] = (visual, mean, mean - half, mean + half)
-    return out
+    arms = {arm for arm, _ in SHOWN.values()}
+    done = {(arm, int(seed)) for arm, _, seed in (file.parent.name.rpartition("-s") for file in study.glob("runs/*/FINISHED"))}
+    seeds = sorted(seed for seed in {seed for _, seed in done} if all((arm, seed) in done for arm in arms))
+    if not seeds:
+        raise BenchmarkError(f"{study}: no seed has all of {', '.join(sorted(arms))}; run `vlmrl study {study.name}` first")
+    return seeds
 
 
-def page(study: str, held: dict[str, Any]) -> list[str]:
-    """The table as Markdown."""
-    from vlmrl.evals.score.table import markdown
-
-    found, about = held["points"], STUDIES[study]
-    rows = [["shown", "visual tokens", *ARMS.values()]]
-    for seen in SEEN:
-        cells = [f"{mean:.3f} [{low:.3f}, {high:.3f}]" for _, mean, low, high in (found[name][seen] for name in ARMS)]
-        rows.append([f"{seen}{' (learned with)' if seen == about['learned'] else ''}", f"{found['base'][seen][0]:.1f}", *cells])
-    return [
-        f"# {study}: accuracy over visual tokens",
-        "",
-        f"The {about['axis']}: the mean over {len(held['seeds'])} seeds, each with a base model of its own, with Student's 95% interval",
-        "over them. Visual tokens are the mean of a question. Greedy answers.",
-        "",
-        markdown(rows),
-        "",
-        f"* command: `python -m benchmarks.learning.distill_tokens runs/{study}`, behind `vlmrl study {study}`",
-        f"* machine: {', '.join(f'{k} {v}' for k, v in held['machine'].items())}; this repository at {held['revision']}",
-        "",
-    ]
+def held(study: Path) -> dict[str, Any]:
+    """What the study's runs say: name -> a seed -> what `read` gives."""
+    task = json.loads((study / "plan.json").read_text(encoding="utf-8"))["study"]["measure"].partition(" in ")[2] or None
+    seeds = complete(study)
+    files = {
+        name: [study / "runs" / f"{arm}-s{seed}" / "eval" / f"{which}.jsonl" for seed in seeds] for name, (arm, which) in SHOWN.items()
+    }
+    return {"seeds": seeds, "models": {name: [read(file, task) for file in of] for name, of in files.items()}}
 
 
-def draw(study: str, held: dict[str, Any], to: Path) -> None:
-    """Draw the accuracy over visual tokens of the base, and of what distillation made of it."""
+def visual(models: Mapping[str, Sequence[Mapping[str, float]]], share: float) -> tuple[float, float]:
+    """Visual tokens of a question with all, and with the `share` of them that the policy has: the words of both prompts are as many."""
+    lost = models[FULL][0]["tokens"] - models[FEW][0]["tokens"]
+    return lost / (1 - share), lost / (1 - share) * share
+
+
+def draw(name: str, found: Mapping[str, Any], to: Path, share: float) -> None:
+    """Draw for each seed its base with all and with few tokens, and what was made of the latter."""
     need("matplotlib", "without --draw")
     import matplotlib as mpl  # pyright: ignore[reportMissingImports]
 
     mpl.use("Agg")
     from matplotlib import pyplot  # pyright: ignore[reportMissingImports]
 
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.0), dpi=120)
-    styles = {"base": ("o--", "#777777"), "distill": ("o-", "#0b6e99")}
-    for name, (style, color) in styles.items():
-        line = sorted(held["points"][name].values())
-        below, above = ([abs(p[end] - p[1]) for p in line] for end in (2, 3))
-        where = [p[0] for p in line]
-        axes.errorbar(where, [p[1] for p in line], yerr=[below, above], fmt=style, color=color, capsize=3, label=ARMS[name])
-    learned = held["points"]["base"][STUDIES[study]["learned"]][0]
-    axes.axvline(learned, color="#bbbbbb", linewidth=1, zorder=0)
-    axes.annotate("what the policy sees", (learned, axes.get_ylim()[0]), xytext=(4, 4), textcoords="offset points", color="#777777")
-    ticks = sorted(p[0] for p in held["points"]["base"].values())
-    axes.set_xscale("log")
-    axes.set_xticks(ticks, [f"{tick:.0f}" for tick in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel("visual tokens per question")
-    axes.set_ylabel(STUDIES[study]["axis"])
-    axes.set_title(f"{study}, {len(held['seeds'])} seeds, 95% interval over seeds", fontsize=10)
-    axes.legend(frameon=False)
-    figure.tight_layout()
+    models, seeds = found["models"], found["seeds"]
+    every, few = visual(models, share)
+    figure, panels = pyplot.subplots(1, len(seeds), figsize=(2.7 * len(seeds) + 0.6, 3.4), dpi=120, sharey=True, squeeze=False)
+    for n, axes in enumerate(panels[0]):
+
+        def points(where: list[float], names: list[str], axes: Any = axes, n: int = n, **style: Any) -> None:
+            of = [models[one][n] for one in names]
+            bars = [[one["score"] - one["low"] for one in of], [one["high"] - one["score"] for one in of]]
+            axes.errorbar(where, [one["score"] for one in of], yerr=bars, capsize=3, markersize=6, **style)
+
+        points([few, every], [FEW, FULL], fmt="o--", color="#777777", label="base, trained with all")
+        for key, (label, color, marker, aside) in DRAWN.items():
+            points([few + aside * every], [key], fmt=marker, color=color, label=label)
+        axes.set_xlim(0, every * 1.1)
+        axes.set_title(f"seed {seeds[n]}", fontsize=10)
+        axes.set_xlabel("visual tokens per question")
+    panels[0][0].set_ylabel(AXES[name])
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="upper center", ncols=4, frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0, 1, 0.92))
     figure.savefig(to)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path, help="folder of a study that was run")
-    parser.add_argument("--seeds", type=int, nargs="+", help="by default all that are complete")
-    parser.add_argument("--draw", action="store_true", help="only draw, from the numbers that are there")
+    parser.add_argument("--draw", action="store_true", help="only draw, from the numbers that were written")
+    parser.add_argument("--share", type=float, default=0.25, help="share of the visual tokens that the policy has")
     parser.add_argument("--write", type=Path, default=ROOT / "docs", help="folder of the documentation")
     args = parser.parse_args()
     name = args.study.name
-    if name not in STUDIES:
-        sys.exit(f"error: {args.study}: no folder of {' or '.join(STUDIES)}")
-    file = args.write / "benchmarks" / f"{name}_tokens.json"
-    if not args.draw:
-        from vlmrl import fs
-
-        folder = args.study.absolute()
-        seeds = args.seeds or sorted(int(path.parts[-2].rpartition("-s")[2]) for path in folder.glob("runs/full-s*/FINISHED"))
-        found = {str(seed): ask(folder, seed) for seed in seeds}
-        held = {"machine": machine(), "revision": revision(), "seeds": found, "points": points(found)}
-        fs.write_text(file, json.dumps(held, indent=1) + "\n")
-        publish(file.with_suffix(""), page(name, held))
+    if name not in AXES:
+        raise BenchmarkError(f"{args.study}: no folder of {' or '.join(AXES)}")
+    file = args.write / "benchmarks" / f"{name}.json"
+    if args.draw:
+        draw(name, json.loads(file.read_text(encoding="utf-8")), args.write / "images" / f"{name}.png", args.share)
         return
-    draw(name, json.loads(file.read_text(encoding="utf-8")), args.write / "images" / f"{name}.png")
+    from vlmrl import fs
+
+    fs.write_text(file, json.dumps(held(args.study), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Accuracy over visual tokens: what is counted, and how the table says it."""
+"""Accuracy over visual tokens: which runs of a study count, and what is counted of them."""
 
 from __future__ import annotations
 
@@ -7,39 +7,41 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common import BenchmarkError
 from benchmarks.learning import distill_tokens as tokens
-from vlmrl.config.schema import MediaSection
 from vlmrl.paths import names
 
 
-def test_a_file_of_records_counts_those_of_its_task(tmp_path: Path) -> None:
-    rows = [("shell_end", 1.0, 50), ("shell_end", 0.0, 52), ("shell_start", 1.0, 90)]
-    file = tmp_path / "seen_0.jsonl"
-    file.write_text("".join(json.dumps({"task": task, "scores": {"exact": score}, "n_in": n}) + "\n" for task, score, n in rows))
-    assert tokens.read(file, "shell_end") == {"score": 0.5, "tokens": 51, "questions": 2}
-    assert tokens.read(file, None)["questions"] == 3
+def write_study(folder: Path, seeds: int) -> None:
+    """Runs of a study, each with 24 questions that count and one that does not; the last seed has no arm `grpo`."""
+    folder.mkdir()
+    (folder / "plan.json").write_text(json.dumps({"study": {"measure": "end exact in shell_end"}}))
+    for seed in range(1, 1 + seeds):
+        for name, (arm, which) in tokens.SHOWN.items():
+            run = folder / "runs" / f"{arm}-s{seed}"
+            (run / "eval").mkdir(parents=True, exist_ok=True)
+            long = 69 if name == tokens.FULL else 51
+            rows = [("shell_end", float(n % 4 < seed), long) for n in range(24)] + [("shell_start", 1.0, 500)]
+            lines = [json.dumps({"task": task, "scores": {"exact": score}, "n_in": n}) for task, score, n in rows]
+            (run / "eval" / f"{which}.jsonl").write_text("\n".join(lines) + "\n")
+            if (arm, seed) != ("grpo", seeds):
+                (run / "FINISHED").touch()
 
 
-def test_what_is_shown_are_settings_of_media_and_studies_of_ours() -> None:
-    assert all(MediaSection.model_validate(media).min_pixels == media["min_pixels"] for media in tokens.SEEN.values())
-    assert tokens.STUDIES.keys() <= set(names("study"))
-    assert {about["learned"] for about in tokens.STUDIES.values()} <= tokens.SEEN.keys()
+def test_seeds_with_all_arms_count_and_questions_of_the_measure(tmp_path: Path) -> None:
+    write_study(tmp_path / "distill_shell", 4)
+    found = tokens.held(tmp_path / "distill_shell")
+    assert found["seeds"] == [1, 2, 3]
+    of = found["models"]["distill"]
+    assert [(one["score"], one["tokens"], one["questions"]) for one in of] == [(0.25, 51, 24), (0.5, 51, 24), (0.75, 51, 24)]
+    assert all(one["low"] < one["score"] < one["high"] for one in of)
+    assert tokens.visual(found["models"], 0.25) == (24, 6), "18 fewer are three quarters"
+    (tmp_path / "distill_shell" / "runs" / "grpo-s1" / "FINISHED").rename(tmp_path / "moved")
+    assert tokens.complete(tmp_path / "distill_shell") == [2, 3]
 
 
-def test_visual_tokens_are_those_that_a_larger_frame_adds() -> None:
-    """45 tokens of words, 6 rows of a video at two frames a second and 3 at one, four tokens to a row of large frames and one of small."""
-    length = dict(zip(tokens.SEEN, (45 + 24, 45 + 12, 45 + 6, 45 + 3), strict=True))
-    seeds = {
-        str(seed): {
-            name: {seen: {"score": 0.5 + 0.1 * seed, "tokens": n, "questions": 9} for seen, n in length.items()} for name in tokens.ARMS
-        }
-        for seed in range(3)
-    }
-    found = tokens.points(seeds)
-    assert [round(p[0], 9) for p in found["base"].values()] == [24, 12, 6, 3]
-    _, mean, low, high = found["distill"]["28 x 28, 2 fps"]
-    assert mean == pytest.approx(0.6)
-    assert (low, high) == pytest.approx((0.6 - 0.24841377, 0.6 + 0.24841377)), "Student's t with two degrees of freedom, over sqrt(3)"
-    held = {"points": found, "seeds": seeds, "machine": {"cores": 2}, "revision": "abc"}
-    text = "\n".join(tokens.page("distill_grounding", held))
-    assert "| 28 x 28, 2 fps (learned with) | 6.0 | 0.600 [0.352, 0.848] |" in text
+def test_a_study_without_a_whole_seed_is_named(tmp_path: Path) -> None:
+    write_study(tmp_path / "distill_shell", 1)
+    with pytest.raises(BenchmarkError, match="no seed has all of distill, full, grpo"):
+        tokens.complete(tmp_path / "distill_shell")
+    assert tokens.AXES.keys() <= set(names("study"))

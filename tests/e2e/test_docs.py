@@ -186,7 +186,9 @@ def command(block: Block, words: list[str]) -> None:
         for extra in ",".join(re.findall(r"vlmrl\[([\w,]+)\]", " ".join(rest))).split(","):
             assert not extra or re.search(rf"^{extra} =", known[1], re.M), f"{block}: no extra '{extra}'"
     elif program.startswith("benchmarks."):
-        script = (ROOT / program.replace(".", "/") / "__main__.py").read_text(encoding="utf-8")
+        place = ROOT / program.replace(".", "/")
+        files = [place / "__main__.py"] if place.is_dir() else [place.with_suffix(".py"), ROOT / "benchmarks" / "common.py"]
+        script = "".join(file.read_text(encoding="utf-8") for file in files)
         for option in [word for word in rest if word.startswith("--")]:
             assert f'"{option}"' in script, f"{block}: {program} knows no {option}"
     elif program == "vlmrl.extras.install.pins":

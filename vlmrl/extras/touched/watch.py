@@ -127,13 +127,13 @@ class Touched:
         live_NT = (before_NT != 0) & inside_NT
         changed = float((differ(before_NT, after_NT) & inside_NT).sum())
         self.tokens[f"{PREFIX}{method}/tokens"] = (changed, float(inside_NT.sum()))
-        self.tokens[f"{PREFIX}{method}/{ZEROED}"] = (float((live_NT & (after_NT == 0)).sum()), float(live_NT.sum()))
+        self.tokens[f"{PREFIX}{method}/zeroed"] = (float((live_NT & (after_NT == 0)).sum()), float(live_NT.sum()))
 
     def note_advantages(self, method: str, before_N: torch.Tensor, after_N: torch.Tensor, x: AdvantageInputs) -> None:
         """Note which advantages of all ranks a method has moved, and which it has set to 0."""
         self.note_rows(method, differ(before_N, after_N), x)
         live_N = before_N != 0
-        self.shares[f"{PREFIX}{method}/{ZEROED}"] = float((live_N & (after_N == 0)).sum()) / max(1, int(live_N.sum()))
+        self.shares[f"{PREFIX}{method}/zeroed"] = float((live_N & (after_N == 0)).sum()) / max(1, int(live_N.sum()))
 
     def note_made(self, strategy: Bound, budget: str, x: AdvantageInputs) -> None:
         """Note the rows that the strategy brought into a step, and the groups to which the budget gave another size."""

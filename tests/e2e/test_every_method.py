@@ -89,7 +89,7 @@ CASES: dict[str, dict[str, Case]] = {
         **{name: listed("reweight", name) for name in ("high_entropy", "ace", "adora", "ap_grpo", "d3s_tokens", "dcpo", "fixed_negative")},
         **{name: listed("reweight", name) for name in ("gtpo", "gtpo_entropy", "hapo_low_entropy", "xrpo_sharpening", "srpo_proposed")},
         "trajectory_mean": listed("reweight", "trajectory_mean", SUM),
-        "aspo": listed("reweight", "aspo", marker="it"),
+        "aspo": listed("reweight", "aspo", marker="<answer>"),
         "capo_proposed": listed("reweight", "capo_proposed", step=0.005),
         "dr_irl_proposed": listed("reweight", "dr_irl_proposed", similarity="format", gap="format"),
         "prompt_gdro_proposed": listed("reweight", "prompt_gdro_proposed", steps=3),

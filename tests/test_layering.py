@@ -140,12 +140,12 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "fsspec": ("extras.scale.mirror",),
     "flash_attn": ("policy.flash",),
     "liger_kernel": ("policy.liger",),
-    "safetensors": ("extras.families.tiny", "policy", "train.tensors", "run.export"),
+    "safetensors": ("extras.families.tiny", "extras.vllm.wire", "policy", "train.tensors", "run.export"),
     "torchvision": ("compat", "media"),
     "pyarrow": ("data.tables", "extras.importers.prepare.hf_rows"),
     "openpyxl": ("extras.bridge.importers.vlmevalkit",),
     "pydantic_core": ("config",),
-    "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks", "extras.distill", "extras.study"),
+    "pydantic": ("config", "evals.ask.suite", "evals.ask.tasks", "extras.distill", "extras.study", "extras.vllm.wire"),
     "yaml": (
         "config",
         "run",
@@ -157,7 +157,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "cards",
     ),  # the lists of papers and of what was read
     "typer": ("cli", "extras"),
-    "starlette": ("extras.pages.view.app", "extras.serve.app"),
+    "starlette": ("extras.pages.view.app", "extras.serve.app", "extras.vllm.endpoint"),
     "uvicorn": ("web.listen",),
     "rich": (
         "cli",
@@ -564,6 +564,7 @@ def test_nothing_is_swallowed():
         "extras.agents.worker",
         "extras.agents.osworld_driver",
         "extras.pixels.judge",
+        "extras.vllm.transfer",  # an error that is raised there would leave vLLM's update open until a restart
     )
     wrong: list[str] = []
     for path in FILES:

@@ -244,8 +244,8 @@ CHECKS = {
             "ranks",
             "ranks",
             2,
-            "two ranks: sums, a rank with text alone, seconds until a rank notices that another died, threads of offloaded updates",
-            ("sums", "text-only", "killed", "calls", "sockets", "threads"),
+            "two ranks: sums, one with text alone, seconds until one notices that the other died, threads of offloaded updates, weights",
+            ("sums", "text-only", "killed", "calls", "sockets", "threads", "weights"),
         ),
     )
 }

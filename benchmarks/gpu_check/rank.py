@@ -1,4 +1,4 @@
-"""One rank of the check `ranks`: `python -m benchmarks.gpu_check.rank (sums | calls | threads | killed) DEVICE WORK`."""
+"""One rank of the check `ranks`: `python -m benchmarks.gpu_check.rank (sums | calls | threads | weights | killed) DEVICE WORK`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ from vlmrl.train.replicas import ReplicaUpdates
 from vlmrl.train.step import optimizer_step
 from vlmrl.train.updates import open_engine
 
+WEIGHT_BUCKETS, WEIGHT_BYTES = 4, 2**26
+"""Buckets that are sent, and the bytes of each. The fastest is told: in the first the group is still being set up."""
+
 
 def main() -> None:
     what, device, work = sys.argv[1], sys.argv[2], Path(sys.argv[3])
@@ -34,7 +37,7 @@ def main() -> None:
     if device == "cuda":
         torch.cuda.set_device(dist.rank())
     try:
-        {"sums": sums, "calls": calls, "threads": threads, "killed": work_until_killed}[what](device, work)
+        {"sums": sums, "calls": calls, "threads": threads, "weights": weights, "killed": work_until_killed}[what](device, work)
     finally:
         dist.stop()
 
@@ -129,6 +132,42 @@ def threads(device: str, work: Path) -> None:
         cores = len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"])
         found = {"applied": applied, "before": before, "within": within, "behind": torch.get_num_threads(), "cores": max(1, cores)}
         (work / "threads.json").write_text(json.dumps(found))
+
+
+def weights(device: str, work: Path) -> None:
+    """Buckets of weights on their way to a rollout server, of which rank 1 is the worker."""
+    from vlmrl.extras.vllm import carrier
+    from vlmrl.extras.vllm.worker import checksum
+
+    place = torch.device(device, dist.rank()) if device == "cuda" else torch.device(device)
+    meets = carrier.meeting("127.0.0.1", 1) if dist.is_main() else None
+    port = dist.gather(None if meets is None else meets.getsockname()[1])[0]
+    line = carrier.Line(host="127.0.0.1", port=port, world=2, kind="nccl" if device == "cuda" else "gloo", name="check")
+    group = carrier.Carrier(line, dist.rank(), device=place, meets=meets)
+    sums: list[int] = []
+    seconds: list[float] = []
+    for turn in range(WEIGHT_BUCKETS):
+        given = torch.randn(WEIGHT_BYTES // 4, generator=torch.Generator().manual_seed(turn)).to(place)
+        row, told = carrier.packed([("w", given)])
+        began = time.perf_counter()
+        if dist.is_main():
+            group.cast(row)
+            sums.append(checksum(given))
+        else:
+
+            def taken(size: int) -> torch.Tensor:
+                room = torch.empty(size, dtype=torch.uint8, device=place)
+                group.cast(room)
+                return room
+
+            ((_, got),) = carrier.cut(told["names"], told["dtypes"], told["shapes"], taken)
+            sums.append(checksum(got))
+        seconds.append(time.perf_counter() - began)
+    found = dist.gather(sums)
+    group.leave()
+    if dist.is_main():
+        told_of = {"sent": found[0], "came": found[1], "rate": WEIGHT_BYTES / 2**30 / min(seconds)}
+        (work / "weights.json").write_text(json.dumps(told_of))
 
 
 def sockets() -> int:

@@ -34,7 +34,8 @@ KILL_AFTER = "working"
 
 def check_ranks(settings: Settings, report: Report) -> None:
     """Two ranks (NCCL with two GPUs, else gloo on the CPU): sums, a rank with text alone, and one rank killed. Four ranks: calls of a step
-    where weights lie in shards, and sockets. Two again: threads of an update in the machine's memory."""
+    where weights lie in shards, and sockets. Two again: threads of an update in the machine's memory, and
+    weights on their way to a rollout server."""
     toy.make(settings.work)
     device = "cuda" if settings.gpus > 1 else "cpu"
     note = "nccl and gloo" if device == "cuda" else f"gloo on the CPU: {settings.gpus} GPUs here"
@@ -42,6 +43,7 @@ def check_ranks(settings: Settings, report: Report) -> None:
     report.attempt("killed", lambda: _killed(settings, device, note, report))
     report.attempt("calls", lambda: _calls(settings, report))
     report.attempt("threads", lambda: _threads(settings, device, report))
+    report.attempt("weights", lambda: _weights(settings, device, report))
 
 
 def launch(settings: Settings, device: str, what: str, world: int, **more: str) -> list[subprocess.Popen[bytes]]:
@@ -144,6 +146,25 @@ def _threads(settings: Settings, device: str, report: Report) -> None:
         equals("threads behind it", found["behind"], found["before"]),
         told("cores", found["cores"]),
         note="one core: nothing can be seen here" if found["cores"] == 1 else "",
+    )
+
+
+def _weights(settings: Settings, device: str, report: Report) -> None:
+    """A trainer and the worker of a rollout server: do the bits come that were sent."""
+    codes = wait(launch(settings, device, "weights", 2), PATIENCE)
+    if codes != [0, 0]:
+        raise RuntimeError(f"the ranks ended with {codes}: {last_words(settings, 'weights', 2)}")
+    found = json.loads((settings.work / "weights.json").read_text())
+    note = "nccl" if device == "cuda" else f"gloo on the CPU: {settings.gpus} GPUs here"
+    report.line(
+        "weights",
+        equals(
+            "buckets that came as they were sent",
+            sum(a == b for a, b in zip(found["sent"], found["came"], strict=True)),
+            len(found["sent"]),
+        ),
+        told("fastest", found["rate"], "GiB/s"),
+        note=note,
     )
 
 

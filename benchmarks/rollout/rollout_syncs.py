@@ -156,6 +156,12 @@ def in_process(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], di
         core.close()
 
 
+def family(pid: int) -> list[int]:
+    """A process and what it has started: vLLM's server and its engine."""
+    below = [int(one) for task in Path(f"/proc/{pid}/task").iterdir() for one in (task / "children").read_text().split()]
+    return [pid, *(one for child in below for one in family(child))]
+
+
 @contextlib.contextmanager
 def on_server(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], dict[str, int]]]]:
     """vLLM behind `vlmrl serve --rollouts`, and the memory of each."""
@@ -176,7 +182,7 @@ def on_server(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], dic
         needed = Needed(architecture=type(loaded.policy.model).__name__, dtype="float32", length=ROOM)
         fleet = Fleet([Remote(server.address, token=read_token(server.token, "token"))], needed, patience=60.0)
         engine = RemoteVllmEngine(fleet, loaded.policy, loaded.store)
-        yield engine, lambda: {"trainer": resident(), "server": resident(server.process.pid)}
+        yield engine, lambda: {"trainer": resident(), "server": sum(map(resident, family(server.process.pid)))}
         engine.close()
 
 

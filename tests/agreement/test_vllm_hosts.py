@@ -7,6 +7,7 @@ The hosts are network namespaces (`tests.support.netns`). Needs vLLM (its CPU bu
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -136,7 +137,9 @@ def kill_server(site: Site, training: Training) -> Training:
     """The new one has no weights. A run that waits for answers ends with 69 then; one that had not asked yet goes on."""
     began = time.monotonic()
     assert site.server is not None
-    site.server.send_signal(signal.SIGKILL)
+    for pid in site.hosts.pids(SERVER):  # vLLM's engine is a process of its own, and outlives its server
+        os.kill(pid, signal.SIGKILL)
+    site.server.wait(30)
     done = site.steps()
     site.serve()
     end = time.monotonic() + LONG

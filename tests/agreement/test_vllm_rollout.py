@@ -332,6 +332,7 @@ def test_prompts_that_do_not_fit_are_refused(pair: Pair) -> None:
 def test_control_a_renamed_tensor_stops_the_run(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Last of the module: vLLM's loader is left in the middle."""
     import vlmrl.extras.vllm.sync as sync_module
+    import vlmrl.extras.vllm.worker as worker_module
 
     real = sync_module.weights
 
@@ -349,9 +350,13 @@ def test_control_a_renamed_tensor_stops_the_run(pair: Pair, monkeypatch: pytest.
     monkeypatch.setattr(sync_module, "weights", real)
     shown = sync_module.checksum
     monkeypatch.setattr(sync_module, "checksum", lambda tensor: shown(tensor) + int(tensor.ndim == 1))
-    with pytest.raises(EngineError, match="do not hold the bits that were sent"):
+    with pytest.raises(EngineError, match="came to vLLM with other bits"):
         pair.engine.sync()
     monkeypatch.setattr(sync_module, "checksum", shown)
+    monkeypatch.setattr(worker_module, "checksum", lambda tensor: shown(tensor) + int(isinstance(tensor, torch.nn.Parameter)))
+    with pytest.raises(EngineError, match="do not hold the bits that were sent"):
+        pair.engine.sync()
+    monkeypatch.setattr(worker_module, "checksum", shown)
     assert max(pair.gaps(pair.vllm()).values()) < EQUAL, "all is well again after a whole synchronisation"
     monkeypatch.setattr(sync_module, "weights", renamed("embed_tokens", "embed_token"))
     pair.engine.held = None

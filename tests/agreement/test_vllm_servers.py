@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 import yaml
@@ -19,9 +20,10 @@ pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout
 from tests.support import media_layouts, runs, served, tiny
 from vlmrl.config.load import loaded as loaded_config
 from vlmrl.config.schema import Config
-from vlmrl.errors import RemoteError
+from vlmrl.errors import EngineError, RemoteError
+from vlmrl.extras.vllm import fleet as fleet_module
 from vlmrl.extras.vllm.client import RemoteVllmEngine
-from vlmrl.extras.vllm.fleet import Fleet, Needed
+from vlmrl.extras.vllm.fleet import Fleet, Needed, connect
 from vlmrl.extras.vllm.remote import Remote
 from vlmrl.extras.vllm.secret import read_token
 from vlmrl.policy.vision import VisionCache
@@ -51,6 +53,8 @@ class Place:
     process: subprocess.Popen[str]
     address: str
     token: Path
+    more: tuple[str, ...] = ()
+    """Addresses of other servers."""
     prompts: dict[str, Prompt] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,8 +63,8 @@ class Place:
     def engine(self, patience: float = 30.0) -> RemoteVllmEngine:
         policy = self.loaded.policy
         needed = Needed(architecture=type(policy.model).__name__, dtype="float32", length=ROOM)
-        remote = Remote(self.address, token=read_token(self.token, "token"))
-        return RemoteVllmEngine(Fleet([remote], needed, patience=patience), policy, self.loaded.store)
+        remotes = connect((self.address, *self.more), token=read_token(self.token, "token"))
+        return RemoteVllmEngine(Fleet(remotes, needed, patience=patience), policy, self.loaded.store)
 
     def requests(self, *seeds: int) -> list[Request]:
         return [Request(prompt=prompt, seeds=seeds, ks=tuple(range(len(seeds)))) for prompt in self.prompts.values()]
@@ -187,6 +191,154 @@ def test_a_run_trains_on_what_the_server_samples(place: Place, tmp_path: Path, s
             assert gap > FELT, "what the updates in between changed"
         assert line["work/asked_again"] == 0
     assert sum(line["work/synced_bytes"] for line in lines) > 0
+
+
+Bucket = list[tuple[str, torch.Tensor]]
+BIAS = "model.language_model.layers.0.self_attn.k_proj.bias"
+ONE, OTHER = (f"model.language_model.layers.{n}.self_attn.k_proj.weight" for n in range(2))
+
+
+def left_out(bucket: Bucket) -> Bucket:
+    return [(name, tensor) for name, tensor in bucket if name != BIAS]
+
+
+def flipped(bucket: Bucket) -> Bucket:
+    out = [(name, tensor.clone() if name == BIAS else tensor) for name, tensor in bucket]
+    for name, tensor in out:
+        if name == BIAS:
+            tensor.view(torch.int32)[0] ^= 1
+    return out
+
+
+def swapped(bucket: Bucket) -> Bucket:
+    return [({ONE: OTHER, OTHER: ONE}.get(name, name), tensor) for name, tensor in bucket]
+
+
+def renamed(bucket: Bucket) -> Bucket:
+    return [(name.replace("embed_tokens", "embed_token"), tensor) for name, tensor in bucket]
+
+
+FAULTS = {
+    left_out: r"1 tensors of the trainer went nowhere in vLLM's model.*: model\.language_model\.layers\.0\.self_attn\.k_proj\.bias",
+    flipped: r"1 tensors of the trainer came to vLLM with other bits.*: model\.language_model\.layers\.0\.self_attn\.k_proj\.bias",
+    swapped: r"2 tensors of the trainer came to vLLM with other bits.*layers\.0\.self_attn\.k_proj\.weight, .*layers\.1\.self_attn\.k_proj",
+    renamed: r"vLLM's loader refuses a tensor of the trainer: .*embed_token",
+}
+
+
+def check_faults(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that are damaged on the way are refused by name, the server answers nothing then, and the next ones are taken."""
+    engine, real = place.engine(), fleet_module.packed
+    engine.sync()
+    for damage, message in FAULTS.items():
+        place.changed()
+        monkeypatch.setattr(fleet_module, "packed", lambda bucket, damage=damage: real(damage(bucket)))
+        with pytest.raises(EngineError, match=message):
+            engine.sync()
+        (remote,) = engine.fleet.remotes
+        assert remote.health() is None
+        assert remote.held is None
+        with pytest.raises(EngineError, match="call `sync` first"):
+            engine.generate(place.requests(5), GREEDY)
+        monkeypatch.setattr(fleet_module, "packed", real)
+        assert engine.sync() is not None
+        assert apart(place.hf(), engine.generate(place.requests(5), GREEDY)) < EQUAL, damage
+    engine.close()
+
+
+def test_damaged_weights_are_refused_by_name_and_the_server_is_well_afterwards(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_faults(place, monkeypatch)
+
+
+def test_a_trainer_that_is_lost_in_the_middle_leaves_a_server_that_the_next_one_uses(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "BUCKET_BYTES", 2**20)
+    lost, parts = place.engine(), list[int]()
+    real = Remote.part
+
+    def part(self: Remote, row: torch.Tensor, told: Any) -> Any:
+        parts.append(row.numel())
+        if len(parts) == 2:
+            raise KeyboardInterrupt  # the process goes, and its connections with it
+        return real(self, row, told)
+
+    monkeypatch.setattr(Remote, "part", part)
+    with pytest.raises(KeyboardInterrupt):
+        lost.sync()
+    lost.close()
+    monkeypatch.setattr(Remote, "part", real)
+    engine = place.engine()
+    assert engine.fleet.remotes[0].health() is None
+    assert engine.fleet.remotes[0].held is None, "half of the weights are no version"
+    engine.sync()
+    assert apart(place.hf(), engine.generate(place.requests(5), GREEDY)) < EQUAL
+    engine.close()
+
+
+def test_routes_that_change_the_server_are_for_nobody_else(place: Place) -> None:
+    """vLLM's own for development are not there at all, and all others want the token."""
+    own = {"Authorization": f"Bearer {read_token(place.token, 'token')}"}
+    routes = ["collective_rpc", "update_weights", "start_weight_update", "finish_weight_update", "reset_prefix_cache", "sleep", "pause"]
+    for route in routes:
+        url = f"http://{place.address}/{route}"
+        assert httpx.post(url, json={}).status_code == 401
+        assert httpx.post(url, json={}, headers=own).status_code == 404, route
+    for route in ("v1/models", "health", "metrics", "version"):
+        assert httpx.get(f"http://{place.address}/{route}").status_code == 401
+        assert httpx.get(f"http://{place.address}/{route}", headers=own).status_code == 200
+
+
+def test_two_devices_share_a_model_and_each_has_what_was_sent(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = ["stages.rl.rollout.vllm.tensor_parallel=2"]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe(place.folder)), encoding="utf-8")
+    with served.serving(tmp_path / "recipe.yaml", more=more) as server:
+        shared = Place(place.folder, place.loaded, server.process, server.address, server.token)
+        engine = shared.engine()
+        for _ in range(3):
+            shared.changed()
+            report = engine.sync()
+            assert report is not None
+            assert engine.fleet.remotes[0].facts["ranks"] == 2
+            ours, theirs = shared.hf(), engine.generate(shared.requests(5), GREEDY)
+            assert [group[0].ids for group in theirs] == [group[0].ids for group in ours]
+            assert apart(ours, theirs) < EQUAL
+        engine.close()
+        check_faults(shared, monkeypatch)
+
+
+def test_a_server_that_is_killed_in_the_middle_is_left_behind_until_it_is_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one has the weights and answers; a new one under the old address has none, and is not asked before it has."""
+    monkeypatch.setattr(fleet_module, "BUCKET_BYTES", 2**20)
+    path, parts, real = place.folder / "recipe.yaml", list[str](), Remote.part
+    with served.serving(path) as dying:
+        both = Place(place.folder, place.loaded, place.process, place.address, place.token, more=(dying.address,))
+        engine = both.engine()
+        engine.sync()
+
+        def part(self: Remote, row: torch.Tensor, told: Any) -> Any:
+            parts.append(self.address)
+            if parts.count(dying.address) == 2 and dying.process.poll() is None:
+                os.killpg(dying.process.pid, signal.SIGKILL)
+                dying.process.wait(30)
+            return real(self, row, told)
+
+        both.changed()
+        monkeypatch.setattr(Remote, "part", part)
+        assert engine.sync() is not None
+        monkeypatch.setattr(Remote, "part", real)
+        assert [remote.held is not None for remote in engine.fleet.remotes] == [True, False]
+        assert apart(both.hf(), engine.generate(both.requests(5), GREEDY)) < EQUAL
+    with served.serving(path, listen=dying.address):
+        new = engine.fleet.remotes[1]
+        assert apart(both.hf(), engine.generate(both.requests(5), GREEDY)) < EQUAL
+        assert new.health() is None
+        assert new.held is None
+        both.changed()
+        report = engine.sync()
+        assert report is not None
+        assert report.whole
+        assert new.held == engine.held
+        assert apart(both.hf(), engine.generate(both.requests(5, 6, 7, 8), GREEDY)) < EQUAL
+    engine.close()
 
 
 def test_a_server_that_is_killed_ends_the_run_with_69(place: Place) -> None:

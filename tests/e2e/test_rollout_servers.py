@@ -72,7 +72,7 @@ def test_every_step_is_answered_with_the_weights_of_its_turn(tiny_files: Files, 
         turns = [max(0, step - staleness) for step in range(STEPS)]
         assert asked == {first + turn: 16 * turns.count(turn) for turn in turns}
         assert len({ask.version.whole for one in there for ask in one.engine.asks}) == 1
-        assert all(one.posts.count("/v1/weights/commit") == len(set(turns)) for one in there)
+        assert all(one.posts.count("/vlmrl/weights/commit") == len(set(turns)) for one in there)
         assert all(one.engine.asks for one in there)
     assert [line.get("rollout/staleness", 0) for line in lines(cfg)] == [step - turn for step, turn in enumerate(turns)]
 
@@ -191,5 +191,5 @@ def test_one_server_that_dies_does_not_end_the_run(tiny_files: Files, tmp_path: 
 
         there[0].engine.alter = alter
         assert runs.run(cfg) == 0
-        assert left.posts.count("/v1/weights/commit") == STEPS
+        assert left.posts.count("/vlmrl/weights/commit") == STEPS
     assert sum(line["work/asked_again"] for line in lines(cfg)) > 0

@@ -94,6 +94,18 @@ def one_thread() -> None:
     fsdp.spread = lambda optimizer, given: None
 
 
+def weights_of_before() -> None:
+    """The worker of a server keeps what it had: a bucket goes nowhere."""
+    from vlmrl.extras.vllm import carrier
+
+    real = carrier.Carrier.cast
+
+    def cast(self: Any, room: Any, lost: Any = lambda: None) -> None:
+        real(self, room if self.rank == 0 else room.clone(), lost)
+
+    carrier.Carrier.cast = cast
+
+
 def sockets_for_every_rank() -> None:
     """Forty connections to each other rank."""
     import socket

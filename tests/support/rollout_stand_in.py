@@ -1,23 +1,28 @@
-"""Rollout servers without vLLM: the real HTTP front and loop around an engine that makes up its answers, and faults on order."""
+"""Rollout servers without vLLM: the real routes and the real group for weights around an engine that makes up its answers, and faults on
+order."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
 
-from vlmrl.extras.vllm.host import EngineLoop
+from vlmrl.extras.vllm.carrier import Carrier, CarrierError, Line, cut
+from vlmrl.extras.vllm.endpoint import Desk, Plugin
 from vlmrl.extras.vllm.inputs import Completion, Placed
-from vlmrl.extras.vllm.messages import GenerateRequest
-from vlmrl.extras.vllm.server import Handler, RolloutServer
-from vlmrl.extras.vllm.wire import decode, encode
-from vlmrl.extras.vllm.worker import checksum
+from vlmrl.extras.vllm.wire import PREFIX, GenerateRequest, RefusalError
+from vlmrl.extras.vllm.worker import LoadReport, checksum, nothing
 
 TOKENS = 4
 """Of an answer, its end included."""
@@ -28,7 +33,6 @@ class Receiver:
 
     def __init__(self) -> None:
         self.held: dict[str, dict[str, torch.Tensor]] = {}
-        self.asked: list[set[str]] = []
         self.loads = 0
         self.forgets: str | None = None
 
@@ -43,27 +47,26 @@ class Receiver:
         return getattr(self, method)(*arguments)
 
     def vlmrl_begin(self, language_only: bool) -> None:
-        self.language_only, self.landed = language_only, {}
+        self.language_only, self.landed, self.arrived = language_only, {}, {}
 
     def vlmrl_load(self, bucket: Sequence[tuple[str, torch.Tensor]]) -> None:
         self.loads += 1
         for name, tensor in bucket:
             if "unknown" in name:
                 raise ValueError(f"There is no module or parameter named {name!r}")
+            self.arrived[name] = checksum(tensor)
             if name != self.forgets:
                 self.landed[name] = [self.place(name)]
                 self.held.setdefault(self.place(name), {})[name] = tensor.clone()
 
-    def vlmrl_finish(self) -> dict[str, Any]:
-        parameters = [name for name in self.held if not (self.language_only and name.startswith("visual."))]
-        return {"landed": self.landed, "parameters": parameters}
-
-    def vlmrl_sums(self, names: Sequence[str]) -> dict[str, int]:
-        self.asked.append(set(names))
-        return {name: sum(map(checksum, self.held[name].values())) for name in names}
+    def vlmrl_finish(self) -> LoadReport:
+        own = {name: parts for name, parts in self.held.items() if not (self.language_only and name.startswith("visual."))}
+        held = {name: sum(map(checksum, parts.values())) for name, parts in own.items()}
+        sizes = {name: sum(part.numel() for part in parts.values()) for name, parts in own.items()}
+        return {**nothing(), "landed": self.landed, "arrived": self.arrived, "held": held, "sizes": sizes}
 
 
-def made_up(placed: Placed, patches: dict[str, np.ndarray], seed: int, end: int) -> tuple[int, ...]:
+def made_up(placed: Placed, patches: Mapping[str, np.ndarray], seed: int, end: int) -> tuple[int, ...]:
     """An answer that depends on everything that was asked."""
     pixels = sum(int(patches[medium.key].sum(dtype=np.int64)) * (n + 1) for n, medium in enumerate(placed.media))
     start = sum(placed.ids) + 7 * seed + pixels
@@ -71,94 +74,141 @@ def made_up(placed: Placed, patches: dict[str, np.ndarray], seed: int, end: int)
 
 
 class Engine:
-    """A host that computes nothing. Every answer takes `steps` steps; `free` holds all of them back while it is not set."""
+    """An engine that computes nothing. `free` holds all answers back while it is not set."""
 
     def __init__(self, architecture: str, *, dtype: str = "float32", room: int = 4096):
         self.receiver = Receiver()
         self.free = threading.Event()
         self.free.set()
-        self.steps = 2
-        self.fails: BaseException | None = None
-        """Raised by the next step."""
+        self.fails = False
+        """It ends with the next answer."""
+        self.stuck = False
         self.alter: Callable[[Completion], Completion] = lambda answer: answer
         self.asks: list[GenerateRequest] = []
         self.calls: list[str] = []
-        self.dropped: list[str] = []
-        self._facts = {"architecture": architecture, "dtype": dtype, "max_model_len": room, "max_num_seqs": 64}
-        self._open: dict[str, tuple[GenerateRequest, int, int]] = {}
-        self._named = 0
+        self.dropped: list[int] = []
+        """Seeds of answers that were given up."""
+        self.versions: list[str] = []
+        self.failed = False
+        self.carrier: Carrier | None = None
+        self._facts = {
+            "architecture": architecture,
+            "dtype": dtype,
+            "max_model_len": room,
+            "max_num_seqs": 64,
+            "ranks": 1,
+            "platform": "cpu",
+        }
+        self._error = self._lost = ""
+        self._report = nothing()
 
     def facts(self) -> dict[str, Any]:
         return dict(self._facts)
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._open)
+    async def pulse(self) -> None:
+        while self.stuck:
+            await asyncio.sleep(0.01)
 
-    def ask(self, ask: GenerateRequest) -> list[str]:
+    async def answers(self, ask: GenerateRequest, patches: Mapping[str, np.ndarray]) -> list[Completion]:
         self.asks.append(ask)
-        names: list[str] = []
+        try:
+            await asyncio.sleep(0.002)
+            while not self.free.is_set():
+                await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            self.dropped += ask.seeds
+            raise
+        if self.fails or self.failed:
+            self.failed = True
+            raise RefusalError("ended", "the engine of this server has ended")
+        out: list[Completion] = []
         for seed in ask.seeds:
-            self._named += 1
-            names.append(str(self._named))
-            self._open[names[-1]] = ask, seed, self.steps
-        return names
-
-    def step(self) -> list[tuple[str, Completion]]:
-        if self.fails is not None:
-            raise self.fails
-        if not self.free.is_set():
-            time.sleep(0.01)
-            return []
-        out: list[tuple[str, Completion]] = []
-        for name, (ask, seed, left) in list(self._open.items()):
-            self._open[name] = ask, seed, left - 1
-            if left <= 1:
-                del self._open[name]
-                ids = made_up(ask.placed, dict(ask.patches), seed, ask.ends[0])
-                given = Completion(ids=ids, logprobs=(-0.5,) * len(ids), reason="stop", cached=3, prompt_ids=ask.placed.ids)
-                out.append((name, self.alter(given)))
+            ids = made_up(ask.placed, patches, seed, ask.ends[0])
+            out.append(self.alter(Completion(ids=ids, logprobs=(-0.5,) * len(ids), reason="stop", cached=3, prompt_ids=ask.placed.ids)))
         return out
 
-    def drop(self, names: Sequence[str]) -> None:
-        self.dropped += names
-        for name in names:
-            self._open.pop(name, None)
+    async def join(self, line: dict[str, Any]) -> None:
+        self.calls.append("join")
+        self._lost = ""
+        try:
+            self.carrier = await asyncio.to_thread(Carrier, Line(**line), 1, device=torch.device("cpu"))
+        except CarrierError as error:
+            self._lost = str(error)
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        self.calls.append(method)
-        return self.receiver(method, *arguments)
+    async def start(self) -> None:
+        self.calls.append("start")
+
+    async def update(self, step: dict[str, Any]) -> None:
+        self.calls.append(step["step"])
+        try:
+            await asyncio.to_thread(self._update, step)
+        except CarrierError as error:
+            self._lost = str(error)
+        except ValueError as error:
+            self._error = self._error or str(error)
+
+    def _update(self, step: dict[str, Any]) -> None:
+        if step["step"] == "begin":
+            self._error, self._report = "", nothing()
+            self.receiver.vlmrl_begin(step["language_only"])
+        elif step["step"] == "end":
+            self._report = self.receiver.vlmrl_finish()
+        else:
+            carrier = self.carrier
+            if carrier is None:
+                raise CarrierError("this worker has met no trainer")
+
+            def taken(size: int) -> torch.Tensor:
+                row = torch.empty(size, dtype=torch.uint8)
+                carrier.cast(row)
+                return row
+
+            tensors = cut(step["names"], step["dtypes"], step["shapes"], taken)
+            if not self._error:
+                self.receiver.vlmrl_load(tensors)
+
+    async def reports(self) -> list[LoadReport]:
+        return [{**self._report, "error": self._error, "lost": self._lost}]
+
+    async def finish(self, version: str) -> None:
+        self.calls.append("finish")
+        self.versions.append(version)
 
 
-Fault = Callable[[Handler, Callable[[], list[memoryview]]], None]
-"""What a server does with a question in place of its reply."""
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Fault = Callable[[Send, bytes], Awaitable[None]]
+"""What a server does with a question in place of its reply, which it is told."""
+_START: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": []}
 
 
-def cut(handler: Handler, made: Callable[[], list[memoryview]]) -> None:
+async def cut_off(send: Send, reply: bytes) -> None:
     """Close the line in the middle of a reply."""
-    begin_reply(handler)
-    whole = b"".join(made())
-    handler.wfile.write(f"{len(whole):x}\r\n".encode() + whole[: len(whole) // 2])
+    await send(_START)
+    await send({"type": "http.response.body", "body": reply[: len(reply) // 2], "more_body": True})
+    raise ConnectionError("as a test wants it")
 
 
-def garbage(handler: Handler, made: Callable[[], list[memoryview]]) -> None:
+async def garbage(send: Send, reply: bytes) -> None:
     """A whole reply that is no message."""
-    begin_reply(handler)
-    handler.wfile.write(b"5\r\nhello\r\n0\r\n\r\n")
+    del reply
+    await send(_START)
+    await send({"type": "http.response.body", "body": b"hello"})
 
 
-def silence(handler: Handler, made: Callable[[], list[memoryview]]) -> None:
+async def silence(send: Send, reply: bytes) -> None:
     """Begin a reply, and say nothing more for longer than the asker waits."""
-    begin_reply(handler)
-    handler.wfile.flush()
-    time.sleep(1.5)
+    await send(_START)
+    await send({"type": "http.response.body", "body": b"", "more_body": True})
+    await asyncio.sleep(1.5)
+    await send({"type": "http.response.body", "body": reply})
 
 
-def begin_reply(handler: Handler) -> None:
-    handler.send_response(200)
-    handler.send_header("Transfer-Encoding", "chunked")
-    handler.send_header("Connection", "close")
-    handler.end_headers()
+async def other_weights(send: Send, reply: bytes) -> None:
+    """Right answers that bear the version of other weights."""
+    body = json.loads(reply)
+    body["version"]["policy"] += 1
+    await send(_START)
+    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
 
 
 @dataclass
@@ -166,69 +216,95 @@ class Served:
     """A server of a test, with its engine."""
 
     engine: Engine
-    server: RolloutServer
-    loop: EngineLoop
+    plugin: Plugin
+    server: uvicorn.Server
     thread: threading.Thread
+    address: str
+    loop: asyncio.AbstractEventLoop
     faults: list[Fault] = field(default_factory=list[Fault])
     """For the next questions, one each."""
     posts: list[str] = field(default_factory=list[str])
     """Paths of what was posted."""
-    failed: list[BaseException] = field(default_factory=list[BaseException])
-    """What ended the loop."""
 
     @property
-    def address(self) -> str:
-        return self.server.address
+    def desk(self) -> Desk:
+        assert self.plugin.desk is not None
+        return self.plugin.desk
 
     def kill(self) -> None:
         """Nobody listens there any more, and open connections are cut."""
-        self.loop.stop()
+        self.server.should_exit = self.server.force_exit = True
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(lambda: [one.transport.abort() for one in self.server.server_state.connections])  # pyright: ignore
         self.thread.join(10)
-        self.server.shut()
+        if self.engine.carrier is not None:
+            self.engine.carrier.leave()
+            self.engine.carrier = None
+
+
+class _Faulty:
+    """In front of the routes: notes what is posted, and has the faults."""
+
+    def __init__(self, app: Any, served: Served):
+        self._app, self._served = app, served
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            self._served.posts.append(scope["path"])
+            if self._served.faults and scope["path"] == f"{PREFIX}generate":
+                fault, reply = self._served.faults.pop(0), bytearray()
+
+                async def kept(message: dict[str, Any]) -> None:
+                    reply.extend(message.get("body", b""))
+
+                await self._app(scope, receive, kept)
+                await fault(send, bytes(reply))
+                return
+        await self._app(scope, receive, send)
 
 
 @contextmanager
 def serving(architecture: str, *, port: int = 0, token: str | None = None, **options: Any) -> Iterator[Served]:
     """A rollout server on this machine."""
-    engine = Engine(architecture, **options)
-    server = RolloutServer(("127.0.0.1", port), token=token)
-    loop = EngineLoop(engine)
-    failed: list[BaseException] = []
+    engine, plugin = Engine(architecture, **options), Plugin()
 
-    def run() -> None:
-        try:
-            loop.run()
-        except BaseException as error:  # noqa: BLE001 (kept for the test to look at)
-            failed.append(error)
+    async def vllms(request: Any) -> PlainTextResponse:
+        del request
+        return PlainTextResponse("of vLLM")
 
-    thread = threading.Thread(target=run, daemon=True)
-    out = Served(engine, server, loop, thread, failed=failed)
+    app = Starlette()
+    app.add_route("/v1/models", vllms, methods=["GET"])
+    plugin.attach_router(app)
+    begun: list[asyncio.AbstractEventLoop] = []
+    served: list[Served] = []
 
-    class Faulty(Handler):
-        def do_POST(self) -> None:
-            out.posts.append(self.path)
-            super().do_POST()
+    async def outer(scope: Any, receive: Any, send: Any) -> None:
+        await _Faulty(app, served[0])(scope, receive, send)
 
-        def _reply(self, made: Callable[[], list[memoryview]]) -> None:
-            if out.faults and self.path.endswith("generate"):
-                out.faults.pop(0)(self, made)
-                return
-            super()._reply(made)
+    server = uvicorn.Server(uvicorn.Config(outer, log_level="critical", lifespan="off", timeout_graceful_shutdown=1))
+    import socket
 
-    server.RequestHandlerClass = Faulty
+    bound = socket.create_server(("127.0.0.1", port), backlog=256)
+
+    async def run() -> None:
+        plugin.open(engine, host="127.0.0.1", file=token)
+        begun.append(asyncio.get_running_loop())
+        await server.serve(sockets=[bound])
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
     thread.start()
-    server.open(loop)
+    until = time.monotonic() + 20
+    while not begun:
+        assert time.monotonic() < until
+        time.sleep(0.002)
+    out = Served(engine, plugin, server, thread, f"127.0.0.1:{bound.getsockname()[1]}", begun[0])
+    served.append(out)
+    while not server.started:
+        assert time.monotonic() < until
+        time.sleep(0.002)
     try:
         yield out
     finally:
-        if thread.is_alive() or failed:
+        if thread.is_alive():
             out.kill()
-
-
-def other_weights(handler: Handler, made: Callable[[], list[memoryview]]) -> None:
-    """Right answers that bear the version of other weights."""
-    message = decode(bytearray(b"".join(made())))
-    message.body["version"]["policy"] += 1
-    begin_reply(handler)
-    raw = b"".join(encode(message.body, message.tensors.items()))
-    handler.wfile.write(f"{len(raw):x}\r\n".encode() + raw + b"\r\n0\r\n\r\n")
+        bound.close()

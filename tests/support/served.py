@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from tests.support.vllm_server import end_group
 
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "COLUMNS": "200"}
 START = 300.0
@@ -21,7 +25,7 @@ START = 300.0
 class Served:
     """A running server."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[Any]
     address: str
     token: Path
 
@@ -32,18 +36,29 @@ def command(recipe: Path, listen: str, token: Path) -> list[str]:
 
 
 @contextmanager
-def serving(recipe: Path, environment: Mapping[str, str] = ENVIRONMENT) -> Iterator[Served]:
-    """A server on a free port of this machine; its token and what it says lie beside the recipe. It is killed at the end."""
-    said, token = recipe.with_name("server.txt"), recipe.with_name("token")
+def serving(
+    recipe: Path, environment: Mapping[str, str] = ENVIRONMENT, *, listen: str = "127.0.0.1:0", more: Sequence[str] = ()
+) -> Iterator[Served]:
+    """A server on a free port of this machine; its token and what it says lie beside the recipe. It is ended with the block.
+
+    Args:
+        more: of the command, overrides of the recipe.
+    """
+    token = recipe.with_name("token")
+    said = next(path for n in itertools.count() if not (path := recipe.with_name(f"server{n}.txt")).exists())
     with said.open("w") as out:
         process = subprocess.Popen(
-            command(recipe, "127.0.0.1:0", token), stdout=out, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment}
+            [*command(recipe, listen, token), *more],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **environment},
+            start_new_session=True,  # vLLM's engine is a process of its own, and outlives a server that is killed
         )
         try:
             yield Served(process, address(process, said), token)
         finally:
-            process.kill()
-            process.wait(30)
+            end_group(process)
 
 
 def address(process: subprocess.Popen[str] | subprocess.Popen[bytes], said: Path) -> str:

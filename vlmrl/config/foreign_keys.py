@@ -157,7 +157,7 @@ ROWS: tuple[Key, ...] = (
     ),
     Key("`rollout.vllm.eager`", "", _under(_ROLLOUT, "enforce_eager"), "worker.rollout.enforce_eager", "vllm_enforce_eager"),
     Key(
-        "none: a vLLM engine generates with one device",
+        "`rollout.vllm.tensor_parallel`",
         "vllm_tensor_parallel_size",
         _under(_ROLLOUT, "tensor_model_parallel_size"),
         "worker.rollout.tensor_parallel_size",

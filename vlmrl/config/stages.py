@@ -88,10 +88,10 @@ class StageBase(Section):
 class VllmSection(Section):
     """vLLM in the trainer's process, on the same device, or on servers (docs/rollout.md)."""
 
-    servers: tuple[str, ...] = Field(
-        default=(), description="HOST:PORT of each `vlmrl serve --rollouts` that answers; none: in the trainer's process"
-    )
+    servers: tuple[str, ...] = Field(default=(), description="HOST:PORT of each `vlmrl serve --rollouts`; none: in the trainer's process")
     token_file: str | None = Field(default=None, description="File with the token of the servers, readable by its owner alone")
+    tensor_parallel: PositiveInt = Field(default=1, description="Devices that share the model on a server that this recipe starts")
+    transfer: Literal["auto", "gloo", "nccl"] = Field(default="auto", description="How weights get to servers; auto: nccl between GPUs")
     patience: float = Field(default=600.0, gt=0, description="Seconds without any server after which the run ends with exit code 69")
     memory: float = Field(default=0.4, gt=0, lt=1, description="Share of the device's memory that it may take, its weights included")
     cache_bytes: PositiveInt | None = Field(default=None, description="Bytes of its keys and values; none: what is left of `memory`")

@@ -4,8 +4,8 @@ Refused is who names another host than this machine (DNS rebinding), comes from 
 without a preflight if it says `text/plain`), lacks the secret, asks by another method or with another content than JSON, is too large, or
 comes while too much is under way. Bodies are read here, within bounds that hold for all requests together.
 
-`Guard` does all of it in front of an ASGI application. The rollout server, which answers in threads, uses the parts: `foreign`, `Room` and
-`read_json`.
+`Guard` does all of it in front of an ASGI application. The routes for rollouts, which stand in vLLM's application and take
+pixels, use the parts: `foreign`, `Room` and `read_json`.
 """
 
 from __future__ import annotations

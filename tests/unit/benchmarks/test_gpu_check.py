@@ -492,6 +492,7 @@ def test_resume(fault: str, failing: set[str], settings: Settings, tmp_path: Pat
         ("sums_in_every_pass", {"calls"}),
         ("sockets_for_every_rank", {"sockets"}),
         ("one_thread", {"threads"}),
+        ("weights_of_before", {"weights"}),
     ],
 )
 def test_ranks(fault: str, failing: set[str], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -503,7 +504,7 @@ def test_ranks(fault: str, failing: set[str], settings: Settings, tmp_path: Path
         monkeypatch.setattr(ranks, "NOTICED", 0.0)
     found = lines_of("ranks", Settings(**vars(settings) | {"work": tmp_path}))
     assert {part: str(line) for part, line in found.items() if line.status == "FAIL"}.keys() == failing
-    assert set(found) == {"sums", "text-only", "killed", "calls", "sockets", "threads"}
+    assert set(found) == {"sums", "text-only", "killed", "calls", "sockets", "threads", "weights"}
 
 
 @pytest.mark.parametrize(

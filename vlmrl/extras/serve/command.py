@@ -39,7 +39,7 @@ def serve(
         typer.Argument(help="--engine vllm, behind `--`: options of vLLM. --rollouts: KEY=VALUE of its recipe", show_default=False),
     ] = None,
     engine: Annotated[str, typer.Option(help="hf: this process, for small models; vllm: its server, where it is installed")] = "hf",
-    print_: Annotated[bool, typer.Option("--print", help="With --engine vllm: print the line and run nothing.")] = False,
+    print_: Annotated[bool, typer.Option("--print", help="With --engine vllm or --rollouts: print the line, run nothing.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one (hf)", min=0, max=65535)] = 8000,
     name: Annotated[str | None, typer.Option("--name", help="Name in requests; the run's by default", show_default=False)] = None,
@@ -78,7 +78,7 @@ def serve(
         raise ConfigError(f"{wrong[0]}: " + ("only with --ask or --rollouts" if what == "serve" else f"not with --{what}"))
     if rollouts is not None:
         words = [word for word in (model, *(more or [])) if word is not None]
-        extra("vlmrl.extras.vllm.command.rollout_server")(rollouts, words, listen=listen, token_file=token_file, stage=stage)
+        extra("vlmrl.extras.vllm.command.rollout_server")(rollouts, words, listen=listen, token_file=token_file, stage=stage, print_=print_)
         return
     if model is None:
         raise ConfigError("which model? give its folder, such as <run>/final, or a finished run")
@@ -112,7 +112,8 @@ _OF = {
     "ask serve": ("device", "dtype", "recipe", "answer_type", "answer_format", "max_new_tokens"),
     "ask": ("image", "video", "out", "as_json", "frame", "temperature", "seed"),
     "rollouts": ("listen", "token_file", "stage"),
-    "serve": ("engine", "print_", "host", "port", "name", "allow_media", "key_env", "no_key", "max_prompt_tokens"),
+    "rollouts serve": ("print_",),
+    "serve": ("engine", "host", "port", "name", "allow_media", "key_env", "no_key", "max_prompt_tokens"),
 }
 """What is done -> parameters that are for nothing else."""
 

@@ -28,9 +28,9 @@ from vlmrl.errors import EngineError, RemoteError
 from vlmrl.extras.vllm.answers import ASKED, CompletionCollector, Counted, Done, given_up, require_room
 from vlmrl.extras.vllm.fleet import Fleet
 from vlmrl.extras.vllm.inputs import Completion, EngineInputBuilder, Version
-from vlmrl.extras.vllm.messages import GenerateRequest
 from vlmrl.extras.vllm.remote import Lost, Remote
 from vlmrl.extras.vllm.sync import SyncReport, weights
+from vlmrl.extras.vllm.wire import GenerateRequest
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Pixels
 from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
@@ -131,7 +131,7 @@ class RemoteVllmEngine(Counted):
     def _send(self, version: Version) -> SyncReport | None:
         """Once through all tensors; None when every server was lost on the way."""
         p, fleet = self.policy, self.fleet
-        whole = self.together.on_lead(lambda: fleet.open(version, tower_trains=p.vision_trains))
+        whole = self.together.on_lead(lambda: fleet.open(version, tower_trains=p.vision_trains, device=p.device))
         outgoing = weights(p, tower=whole or p.vision_trains)
         if self.together.lead:
             fleet.sending.stream(outgoing, p.compute)

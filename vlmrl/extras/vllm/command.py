@@ -7,14 +7,17 @@ from pathlib import Path
 from vlmrl.cli.names import load_said
 
 
-def rollout_server(recipe: str, overrides: list[str], *, listen: str, token_file: Path | None, stage: str | None) -> None:
-    """Run vLLM as a server that makes the answers of a run (rollout.vllm.servers). It takes the run's weights, and answers with these only.
+def rollout_server(
+    recipe: str, overrides: list[str], *, listen: str, token_file: Path | None, stage: str | None, print_: bool = False
+) -> None:
+    """Run vLLM's own server for the answers of a run (rollout.vllm.servers). It takes the run's weights, and answers with these only.
 
     Args:
         recipe: of the run that will ask, with its overrides.
         listen: HOST:PORT; port 0 takes a free one. Another host than this one needs a token.
         token_file: with the token that askers must have; made if it is not there.
         stage: whose settings count; the first with vllm.
+        print_: say the line of `vllm serve`, and run nothing.
 
     Raises:
         ConfigError: the recipe has problems, or the address or the token does not do.
@@ -34,5 +37,6 @@ def rollout_server(recipe: str, overrides: list[str], *, listen: str, token_file
         listen=listen,
         token_file=token_file,
         stage=stage,
-        say=lambda text: ui.say(text),
+        say=print if print_ else lambda text: ui.say(text),
+        print_=print_,
     )

@@ -75,6 +75,8 @@ class CoreOptions:
     """Tokens that the prefix cache keeps together; None: vLLM's choice."""
     images: int = 64
     videos: int = 64
+    tensor_parallel: int = 1
+    """Devices that share the model, on a server."""
 
 
 @contextmanager
@@ -86,6 +88,35 @@ def ordinary() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(wanted, warn_only=warn)
+
+
+def arguments_of(options: CoreOptions) -> dict[str, Any]:
+    """What vLLM is started with beside the model, here and on servers, by the names of its `EngineArgs`."""
+    o = options
+    return {
+        "revision": o.revision,
+        "load_format": "auto",  # not "dummy": that draws buffers at random too, the normalisation of pixels among them
+        "generation_config": "vllm",
+        "dtype": o.dtype,
+        "seed": 0,
+        "max_model_len": o.max_model_len,
+        "max_num_seqs": o.max_num_seqs,
+        "max_num_batched_tokens": max(8192, o.max_model_len),
+        "tensor_parallel_size": o.tensor_parallel,
+        "gpu_memory_utilization": o.memory,
+        "kv_cache_memory_bytes": o.cache_bytes,
+        "enforce_eager": o.eager,
+        "enable_prefix_caching": True,
+        "block_size": o.block_size,
+        "logprobs_mode": "processed_logprobs",  # of the distribution that is drawn from; the raw ones know nothing of forbidden ids
+        "max_logprobs": 1,
+        "limit_mm_per_prompt": {"image": o.images, "video": o.videos},
+        "mm_processor_cache_gb": 0,
+        "mm_device_do_normalize": True,
+        "skip_mm_profiling": True,
+        "disable_log_stats": True,
+        "worker_extension_cls": "vlmrl.extras.vllm.worker.WeightReceiver",
+    }
 
 
 class Core:
@@ -101,31 +132,10 @@ class Core:
             from vllm import EngineArgs, LLMEngine, ModelRegistry  # pyright: ignore[reportAttributeAccessIssue]
         except ImportError as error:
             raise ConfigError(f"rollout.engine: vllm does not load here ({error}); see docs/rollout.md for the versions") from error
-        o = options
         arguments = EngineArgs(
-            model=o.path,
-            revision=o.revision,
-            load_format="auto",  # not "dummy": that draws buffers at random too, the normalisation of pixels among them
-            generation_config="vllm",
-            dtype=o.dtype,  # pyright: ignore[reportArgumentType]
-            seed=0,
-            max_model_len=o.max_model_len,
-            max_num_seqs=o.max_num_seqs,
-            max_num_batched_tokens=max(8192, o.max_model_len),
-            gpu_memory_utilization=o.memory,
-            kv_cache_memory_bytes=o.cache_bytes,
-            enforce_eager=o.eager,
-            enable_prefix_caching=True,
-            block_size=o.block_size,
-            logprobs_mode="processed_logprobs",  # of the distribution that is drawn from; the raw ones know nothing of forbidden ids
-            max_logprobs=1,
-            limit_mm_per_prompt={"image": o.images, "video": o.videos},
-            mm_processor_cache_gb=0,
-            mm_device_do_normalize=True,
-            skip_mm_profiling=True,
-            disable_log_stats=True,
+            model=options.path,
+            **arguments_of(options),
             use_tqdm_on_load=False,
-            worker_extension_cls="vlmrl.extras.vllm.worker.WeightReceiver",
         )
         known = ModelRegistry.models.get(options.architecture)
         if known is None:

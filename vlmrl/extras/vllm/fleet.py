@@ -1,9 +1,10 @@
 """The servers of a run, and how they get its weights.
 
-Rank 0 sends. Every rank gathers the tensors with it, in the same order, and keeps none. They go to all servers at once, bucket by bucket;
-one that is lost on the way is left behind and is sent everything at the next synchronisation that it is back for. Each server has the same
-questions to answer as an engine in this process (`sync`): did every tensor reach a parameter and every parameter get one, and are the bits
-those that were sent. Only then is it told its version, and without that version it answers nothing.
+Rank 0 sends. Every rank gathers the tensors with it, in the same order, and keeps none. They go to all servers at once, bucket by bucket,
+to each over a group of its own (`carrier`); one that is lost on the way is left behind and is sent everything at the next synchronisation
+that it is back for. Each worker of a server has the same questions to answer as an engine in this process (`sync`): did every tensor reach
+a parameter and every parameter get one, and are the bits those that were sent. Only then is the server told its version, and without that
+version it answers nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ from typing import TypeVar
 import torch
 
 from vlmrl.errors import ConfigError, EngineError, Preempted, RemoteError
+from vlmrl.extras.vllm.carrier import Kind, packed
 from vlmrl.extras.vllm.inputs import Version
-from vlmrl.extras.vllm.remote import Gone, Lost, Remote
-from vlmrl.extras.vllm.sync import SyncReport, buckets, refused
-from vlmrl.extras.vllm.wire import encode
-from vlmrl.extras.vllm.worker import checksum
+from vlmrl.extras.vllm.remote import Lost, Remote
+from vlmrl.extras.vllm.sync import Sent, SyncReport, buckets, check
 
 T = TypeVar("T")
 
@@ -136,21 +136,21 @@ class Fleet:
 
     # ---- weights, on rank 0 --------------------------------------------------------------------------------------------
 
-    def open(self, version: Version, *, tower_trains: bool) -> bool:
+    def open(self, version: Version, *, tower_trains: bool, device: torch.device) -> bool:
         """Get ready to send: whether all weights have to go, or those outside a tower that is there already.
+
+        Args:
+            device: of the tensors that are sent.
 
         Raises:
             ConfigError, Preempted, RemoteError: see `greet`.
         """
         there = self.greet()
         whole = any(
-            remote.held is None
-            or remote.held.whole != version.whole
-            or not remote.sync.landed
-            or (remote.held.vision != version.vision and not tower_trains)
+            remote.held is None or remote.held.whole != version.whole or (remote.held.vision != version.vision and not tower_trains)
             for remote in there
         )
-        self._sending = Sending(self, there, version, whole=whole, language_only=not (whole or tower_trains))
+        self._sending = Sending(self, there, version, whole=whole, language_only=not (whole or tower_trains), device=device)
         return whole
 
     @property
@@ -163,31 +163,23 @@ class Fleet:
 class Sending:
     """One version of the weights on its way to several servers."""
 
-    def __init__(self, fleet: Fleet, remotes: Sequence[Remote], version: Version, *, whole: bool, language_only: bool):
+    def __init__(
+        self, fleet: Fleet, remotes: Sequence[Remote], version: Version, *, whole: bool, language_only: bool, device: torch.device
+    ):
         self.fleet, self.version, self.whole = fleet, version, whole
         self.load = secrets.token_hex(8)
         self.lost: dict[str, Lost] = {}
-        self.sizes: dict[str, int] = {}
-        self.sums: dict[str, int] = {}
+        self.sent = Sent()
         self._began = time.perf_counter()
-        self._due = {remote.address: None if whole else remote.sync.due() for remote in remotes}
         self.remotes = list(remotes)
-        self._each(lambda remote: remote.begin(self.load, language_only=language_only))
+        self._each(lambda remote: remote.begin(self.load, language_only=language_only, device=device))
 
     def stream(self, outgoing: Iterator[tuple[str, torch.Tensor]], dtype: torch.dtype) -> None:
         """Send all tensors. Whatever becomes of the servers, all are taken: other ranks gather with this one."""
-        for bucket in buckets(self._counted(outgoing, dtype), BUCKET_BYTES):
+        for bucket in buckets(self.sent.noted(outgoing, dtype), BUCKET_BYTES):
             if self.remotes:
-                pieces = encode({"load": self.load}, bucket)
-                self._each(lambda remote, pieces=pieces: remote.part(pieces))
-
-    def _counted(self, outgoing: Iterator[tuple[str, torch.Tensor]], dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, tensor in outgoing:
-            sent = tensor.detach().to(dtype)
-            self.sizes[name] = sent.numel() * sent.element_size()
-            if any(due is None or name in due for due in self._due.values()):
-                self.sums[name] = checksum(sent)
-            yield name, sent
+                row, told = packed(bucket)
+                self._each(lambda remote, row=row, told=told: remote.part(row, told))
 
     def settle(self) -> SyncReport | None:
         """Have the servers put the weights in place, and look whether they did; None when no server is left.
@@ -196,32 +188,24 @@ class Sending:
             EngineError: one holds other weights than those that were sent.
         """
         compared = sum(self.fleet.all(self._settled, list(self.remotes)))
-        for lost in self.lost.values():
-            if lost.reason == "refused":
-                raise refused(lost.detail)
         if not self.remotes:
             return None
         return SyncReport(
             version=self.version,
-            tensors=len(self.sizes),
-            nbytes=sum(self.sizes.values()),
+            tensors=len(self.sent.sums),
+            nbytes=self.sent.nbytes,
             compared=compared,
             seconds=time.perf_counter() - self._began,
             whole=self.whole,
         )
 
     def _settled(self, remote: Remote) -> int:
-        loaded = remote.finish()
-        if isinstance(loaded, Lost):
-            self._drop(remote, loaded)
+        reports = remote.reports()
+        if isinstance(reports, Lost):
+            self._drop(remote, reports)
             return 0
-        due = self._due[remote.address]
-        sums = {name: value for name, value in self.sums.items() if due is None or name in due}
         try:
-            compared = remote.sync.check(loaded, self.sizes, sums)
-        except Gone as gone:
-            self._drop(remote, gone.lost)
-            return 0
+            compared = check(reports, self.sent)
         except EngineError as error:
             raise EngineError(f"{remote.address}: {error}") from error
         lost = remote.commit(self.version)
@@ -241,6 +225,6 @@ class Sending:
         self.remotes.remove(remote)
 
 
-def connect(addresses: Sequence[str], *, token: str | None) -> list[Remote]:
-    """The servers of a recipe."""
-    return list(map(partial(Remote, token=token), addresses))
+def connect(addresses: Sequence[str], *, token: str | None, kind: Kind | None = None) -> list[Remote]:
+    """The servers of a recipe. `kind`: of the groups that weights go over; None: by the devices."""
+    return list(map(partial(Remote, token=token, kind=kind), addresses))

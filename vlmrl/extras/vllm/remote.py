@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import httpx
 import numpy as np
+import torch
 
+from vlmrl.config.addresses import address_of
 from vlmrl.errors import ConfigError
+from vlmrl.extras.vllm.carrier import Carrier, CarrierError, Kind, Line, meeting
 from vlmrl.extras.vllm.inputs import Completion, Version
-from vlmrl.extras.vllm.messages import BEAT, PREFIX, TYPE, GenerateRequest, answers_from, ask_message, version_from
-from vlmrl.extras.vllm.sync import Sync
-from vlmrl.extras.vllm.wire import Message, WireError, decode, encode, length
+from vlmrl.extras.vllm.wire import (
+    BEAT,
+    PREFIX,
+    TYPE,
+    GenerateRequest,
+    WireError,
+    answers_from,
+    ask_message,
+    body_message,
+    reply_from,
+    version_from,
+)
+from vlmrl.extras.vllm.worker import LoadReport
 
 QUIET = 15.0
 """Seconds without a byte after which a server counts as lost."""
 CONNECT = 5.0
+GRACE = 5.0
+"""Seconds that a bucket may take to be through once the server has said that it took it."""
 MOST_REPLY = 2**28
 _PIECE = 2**20
 _LONGEST_PAUSE = 30.0
@@ -28,16 +45,25 @@ _LONGEST_PAUSE = 30.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lost:
     """Why there is no reply. `reason`: `connection`, `quiet`, `cut`, `damaged`, `http`, `stopped`, or the server's own
-    (`host.RefusalError`): `version`, `load`, `refused`, `ended`."""
+    (`wire.RefusalError`): `version`, `load`, `line`, `refused`, `ended`."""
 
     reason: str
     detail: str
 
 
 class Remote:
-    """A server. Threads may ask it at the same time."""
+    """A server. Threads may ask it at the same time; one of them sends weights."""
 
-    def __init__(self, address: str, *, token: str | None, quiet: float = QUIET, now: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None,
+        kind: Kind | None = None,
+        quiet: float = QUIET,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        """`kind`: of the group that weights go over; None: nccl where both sides are on CUDA, else gloo."""
         self.address = address
         self.known: set[str] = set()
         """Media that it was sent. Where it has forgotten one, it says so."""
@@ -50,14 +76,16 @@ class Remote:
         """When it was last heard of while it worked."""
         self.resume_at = 0.0
         """Not before then is it asked again."""
-        self.sync = Sync(self._call)
-        """Which of its parameters hold which weight."""
         self.load = ""
         """Name of the weights that are being sent."""
+        self.carrier: Carrier | None = None
+        """Of the group that weights go over."""
+        self._kind: Kind | None = kind
         self._lock = threading.Lock()
         self._now = now
         self._base = f"http://{address}{PREFIX}"
         self._token = token
+        self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"with {address}")
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._http = httpx.Client(
             headers=headers,
@@ -69,6 +97,8 @@ class Remote:
 
     def close(self) -> None:
         """Give up the connections."""
+        self._leave()
+        self._aside.shutdown(wait=False)
         self._http.close()
 
     # ---- how it is -----------------------------------------------------------------------------------------------------
@@ -112,7 +142,7 @@ class Remote:
             told = reply.json()
         except ValueError:
             told = None
-        if not isinstance(told, dict) or told.get("vlmrl") != 1:
+        if not isinstance(told, dict) or told.get("vlmrl") != 2:
             raise ConfigError(f"rollout.vllm.servers: what answers at {self.address} is no rollout server of this version of vlmrl")
         if told.get("alive") is not True:
             return Lost(reason="ended", detail="its engine does not get on")
@@ -124,8 +154,8 @@ class Remote:
         return None
 
     def post(
-        self, path: str, pieces: Sequence[memoryview], *, stop: Callable[[], bool] = lambda: False, beat: Callable[[], None] = lambda: None
-    ) -> Message | Lost:
+        self, path: str, data: bytes, *, stop: Callable[[], bool] = lambda: False, beat: Callable[[], None] = lambda: None
+    ) -> dict[str, Any] | Lost:
         """Send a message, and wait for the reply as long as the server lives.
 
         Args:
@@ -135,16 +165,16 @@ class Remote:
         Raises:
             ConfigError: it wants another token.
         """
-        headers = {"Content-Type": TYPE, "Content-Length": str(length(pieces))}
-        data = bytearray()
+        headers = {"Content-Type": TYPE, "Content-Length": str(len(data))}
+        got = bytearray()
         try:
-            with self._http.stream("POST", f"{self._base}{path}", content=_cut(pieces), headers=headers) as response:
+            with self._http.stream("POST", f"{self._base}{path}", content=_cut(data), headers=headers) as response:
                 for chunk in response.iter_raw():
-                    data += chunk
-                    if len(data) < _PIECE and not data.strip(BEAT):
-                        data.clear()
+                    got += chunk
+                    if len(got) < _PIECE and not got.strip(BEAT):
+                        got.clear()
                         beat()
-                    if len(data) > MOST_REPLY:
+                    if len(got) > MOST_REPLY:
                         return Lost(reason="damaged", detail=f"a reply of more than {MOST_REPLY} bytes")
                     if stop():
                         return Lost(reason="stopped", detail="nobody waits for it any more")
@@ -152,16 +182,16 @@ class Remote:
             return _of(error)
         self._require_allowed(response.status_code)
         if response.status_code != 200:
-            return Lost(reason="http", detail=f"HTTP {response.status_code}: {_shown(data)}")
+            return Lost(reason="http", detail=f"HTTP {response.status_code}: {_shown(got)}")
         try:
-            message = decode(bytearray(data.lstrip(BEAT)))
+            body = reply_from(bytes(got))
         except WireError as error:
             return Lost(reason="damaged", detail=str(error))
-        if "error" in message.body:
-            told = message.body["error"]
+        if "error" in body:
+            told = body["error"]
             known = isinstance(told, dict) and isinstance(told.get("reason"), str)
             return Lost(reason=told["reason"] if known else "damaged", detail=_shown(str(told).encode()))
-        return message
+        return body
 
     def ask(
         self, ask: GenerateRequest, patches: Callable[[Sequence[str]], Mapping[str, np.ndarray]], *, stop: Callable[[], bool]
@@ -174,10 +204,10 @@ class Remote:
         keys = [medium.key for medium in ask.placed.media]
         for _ in range(2):
             unknown = [key for key in dict.fromkeys(keys) if key not in self.known]
-            reply = self.post("generate", ask_message(replace(ask, patches=patches(unknown))), stop=stop, beat=self.heard)
+            reply = self.post("generate", ask_message(ask, patches(unknown)), stop=stop, beat=self.heard)
             if isinstance(reply, Lost):
                 return reply
-            missing = reply.body.get("missing")
+            missing = reply.get("missing")
             if not missing:
                 break
             if not isinstance(missing, list) or not set(missing) <= set(keys):
@@ -198,48 +228,92 @@ class Remote:
 
     # ---- weights -------------------------------------------------------------------------------------------------------
 
-    def begin(self, load: str, *, language_only: bool) -> Lost | None:
-        """Weights are coming."""
+    def begin(self, load: str, *, language_only: bool, device: torch.device) -> Lost | None:
+        """Weights are coming. Where trainer and workers have not met, or the server has begun anew, they meet first.
+
+        Args:
+            device: of the trainer's tensors.
+        """
         self.load, self.held = load, None
-        return _none(self.post("weights/begin", encode({"load": load, "language_only": language_only})))
+        told = {"load": load, "language_only": language_only}
+        if self.carrier is not None:
+            lost = self._told("begin", told | {"line": self.carrier.line.name})
+            if lost is None or lost.reason != "line":
+                return lost
+            self._leave()
+        try:
+            meets = meeting(*address_of(self.address))
+        except OSError as error:
+            return Lost(reason="connection", detail=str(error))
+        host, port = meets.getsockname()[:2]
+        both = device.type == "cuda" and self.facts.get("platform") == "cuda"
+        kind: Kind = self._kind or ("nccl" if both else "gloo")
+        line = Line(host=host, port=port, world=1 + int(self.facts["ranks"]), kind=kind, name=secrets.token_hex(8))
+        asked = self._aside.submit(self._told, "begin", told | {"line": line.name, "join": asdict(line)})
+        try:
+            self.carrier = Carrier(line, 0, device=device, meets=meets, lost=lambda: "refused" if asked.done() and asked.result() else None)
+        except CarrierError as error:
+            return asked.result() or Lost(reason="connection", detail=str(error))
+        lost = asked.result()
+        if lost is not None:
+            self._leave()
+        return lost
 
-    def part(self, pieces: Sequence[memoryview]) -> Lost | None:
-        """Some of them."""
-        return _none(self.post("weights/load", pieces))
+    def part(self, row: torch.Tensor, told: Mapping[str, Any]) -> Lost | None:
+        """Some of them (`carrier.packed`)."""
+        carrier = self.carrier
+        if carrier is None:
+            return Lost(reason="connection", detail="the group of this server is gone")
+        asked = self._aside.submit(self._told, "part", told)
+        since: list[float] = []
 
-    def finish(self) -> Any | Lost:
-        """All are there: where each went (`worker.LoadReport`)."""
-        reply = self.post("weights/finish", encode({"load": self.load}))
+        def lost() -> str | None:
+            """Whether the server waits for no bucket: it has refused it, or has gone."""
+            if not asked.done():
+                return None
+            since.append(self._now())
+            return "the server does not take it" if asked.result() is not None or since[-1] - since[0] > GRACE else None
+
+        try:
+            carrier.cast(row.to(carrier.device), lost)
+        except CarrierError as error:
+            self._leave()
+            return asked.result() or Lost(reason="cut", detail=str(error))
+        return asked.result()
+
+    def reports(self) -> list[LoadReport] | Lost:
+        """All are there: what has become of them, worker by worker."""
+        reply = self.post("weights/end", body_message({"load": self.load}))
         if isinstance(reply, Lost):
             return reply
-        loaded = reply.body.get("loaded")
-        if not isinstance(loaded, dict) or set(loaded) != {"landed", "parameters"}:
+        reports = reply.get("reports")
+        fields = LoadReport.__annotations__.keys()
+        sound = isinstance(reports, list) and len(reports) == self.facts.get("ranks") and all(set(one) == fields for one in reports)
+        if not sound:
             return Lost(reason="damaged", detail="it does not say where the weights went")
-        return loaded
+        lost = next((one["lost"] for one in reports if one["lost"]), None)  # pyright: ignore
+        if lost is None:
+            return reports  # pyright: ignore
+        self._leave()
+        return Lost(reason="cut", detail=lost)
 
     def commit(self, version: Version) -> Lost | None:
         """They may be used."""
-        lost = _none(self.post("weights/commit", encode({"load": self.load, "version": asdict(version)})))
+        lost = self._told("commit", {"version": asdict(version)})
         self.held = version if lost is None else None
         if lost is None:
             self.worked()
             self.resume_at = 0.0
         return lost
 
-    def _call(self, method: str, *arguments: Any) -> Any:
-        """What `Sync` asks for: sums of parameters.
+    def _told(self, step: str, body: Mapping[str, Any]) -> Lost | None:
+        reply = self.post(f"weights/{step}", body_message({"load": self.load, **body}))
+        return reply if isinstance(reply, Lost) else None
 
-        Raises:
-            Gone: it did not answer.
-        """
-        assert method == "vlmrl_sums"
-        reply = self.post("weights/sums", encode({"load": self.load, "names": list(arguments[0])}))
-        if isinstance(reply, Lost):
-            raise Gone(reply)
-        sums = reply.body.get("sums")
-        if not isinstance(sums, dict) or set(sums) != set(arguments[0]):
-            raise Gone(Lost(reason="damaged", detail="it does not give the sums that it was asked for"))
-        return sums
+    def _leave(self) -> None:
+        carrier, self.carrier = self.carrier, None
+        if carrier is not None:
+            carrier.leave()
 
     def _require_allowed(self, status: int) -> None:
         if status == 401:
@@ -247,23 +321,9 @@ class Remote:
             raise ConfigError(f"rollout.vllm.token_file: the server at {self.address} was asked {given}")
 
 
-class Gone(Exception):
-    """A server was lost where its answer is needed at once."""
-
-    def __init__(self, lost: Lost):
-        self.lost = lost
-        super().__init__(f"{lost.reason}: {lost.detail}")
-
-
-def _none(reply: Message | Lost) -> Lost | None:
-    return reply if isinstance(reply, Lost) else None
-
-
-def _cut(pieces: Sequence[memoryview]) -> Iterator[bytes]:
-    for piece in pieces:
-        flat = piece.cast("B") if piece.format != "B" else piece
-        for place in range(0, len(flat), _PIECE):
-            yield bytes(flat[place : place + _PIECE])
+def _cut(data: bytes) -> Iterator[bytes]:
+    for place in range(0, len(data), _PIECE):
+        yield data[place : place + _PIECE]
 
 
 def _of(error: httpx.TransportError) -> Lost:

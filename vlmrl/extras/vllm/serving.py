@@ -1,70 +1,122 @@
-"""`vlmrl serve --rollouts`: one vLLM that answers trainers over HTTP, started as a recipe's stage needs it."""
+"""`vlmrl serve --rollouts`: vLLM's own server with our routes, started as a recipe's stage needs it."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import json
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vlmrl.config.addresses import address_of
+from vlmrl.config.addresses import address_of, is_loopback
+from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config, RolloutSection, RolloutStage
 from vlmrl.errors import ConfigError
-from vlmrl.extras.vllm.engine import Core
-from vlmrl.extras.vllm.host import EngineLoop, VllmHost
+from vlmrl.extras.vllm.endpoint import NAME, TOKEN_FILE, where_of
+from vlmrl.extras.vllm.engine import arguments_of
 from vlmrl.extras.vllm.secret import made_token
-from vlmrl.extras.vllm.server import RolloutServer
 from vlmrl.extras.vllm.stage import core_options, room
 from vlmrl.policy.foreign import unproven
 from vlmrl.policy.load import config_of, empty_model, load_processor, pick_device
+from vlmrl.run.machine import settled
 from vlmrl.run.session import Places
+
+ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "WARNING"}
+"""Of the server, where its variables say nothing else."""
+AT_START = Path(__file__).with_name("at_start")
+PACKAGE = Path(__file__).parents[3]
 
 
 def serve(
-    cfg: Config, places: Callable[[], Places], *, listen: str, token_file: Path | None, stage: str | None, say: Callable[[str], None]
+    cfg: Config,
+    places: Callable[[], Places],
+    *,
+    listen: str,
+    token_file: Path | None,
+    stage: str | None,
+    say: Callable[[str], None],
+    print_: bool = False,
+    become: Callable[[str, list[str], Mapping[str, str]], Any] = os.execve,
 ) -> None:
-    """Until a signal asks to end. The weights of the model are replaced by a trainer's before anything is answered.
+    """Become vLLM's server. The weights of the model are replaced by a trainer's before anything is answered.
 
     Args:
         places: where the model is; asked only once the port is there.
         stage: whose settings it is started with; None: the first one that generates with vLLM.
+        print_: say the line that starts it by hand, and start nothing.
+        become: takes the place of this process.
 
     Raises:
-        ConfigError: no stage generates with vLLM, the port or the token cannot be had, or vLLM does not start.
+        ConfigError: no stage generates with vLLM, the port or the token cannot be had, or others could ask without a token.
     """
     rollout, needed = sections(cfg, stage)
+    host, port = free_address(listen, with_token=token_file is not None)
+    if token_file is not None:
+        token_file = token_file.expanduser().absolute()
+        made_token(token_file, "--token-file")
+    path = places().model
+    cfg = settled(loaded(cfg), path).config
+    bundle = load_processor(path, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
+    if problems := unproven(bundle.family, cfg):
+        raise ConfigError(problems)
+    cpu = pick_device(cfg.model.device).type == "cpu"
+    options = core_options(
+        cfg,
+        rollout,
+        path=path,
+        architecture=type(empty_model(config_of(path, bundle, cfg.model.revision), "sdpa")).__name__,
+        cpu=cpu,
+    )
+    options = replace(options, max_model_len=max(options.max_model_len, needed))
+    # vLLM loads routes of plug-ins that are named alone, and none but those that are named: what the machine names stays
+    plugins = dict.fromkeys([*filter(None, os.environ.get("VLLM_PLUGINS", "").split(",")), NAME])
+    own = {"VLLM_PLUGINS": ",".join(plugins)} | ({} if token_file is None else {TOKEN_FILE: str(token_file)})
+    given = ["--host", host, "--port", str(port), *flags(arguments_of(options)), "--weight-transfer-config", json.dumps({"backend": NAME})]
+    given += ["--disable-uvicorn-access-log", "--disable-fastapi-docs"]
+    if print_:
+        say(f"{shlex.join(f'{name}={value}' for name, value in own.items())} {shlex.join(['vllm', 'serve', path, *given])}")
+        return
+    say(f"vLLM starts, and will listen on {where_of(host, port)}")
+    environment = ENVIRONMENT | dict(os.environ) | own
+    if cpu:
+        environment["PYTHONPATH"] = os.pathsep.join([str(AT_START), str(PACKAGE), *filter(None, [environment.get("PYTHONPATH")])])
+    # what `vllm serve` runs; the command itself does not start in vLLM's build for the CPU, which has another name
+    become(sys.executable, [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", path, *given], environment)
+
+
+def flags(arguments: Mapping[str, Any]) -> list[str]:
+    """Options of `vllm serve`; what is None is left to vLLM."""
+    out: list[str] = []
+    for name, value in arguments.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            out.append(f"--{'' if value else 'no-'}{flag}")
+        elif value is not None:
+            out += [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
+    return out
+
+
+def free_address(listen: str, *, with_token: bool) -> tuple[str, int]:
+    """Host and port; a free one for port 0.
+
+    Raises:
+        ConfigError: it is no address, it is taken, or others could ask there without a token.
+    """
     try:
-        address = address_of(listen)
+        host, port = address_of(listen)
     except ValueError as error:
         raise ConfigError(f"--listen: {error}") from error
-    token = None if token_file is None else made_token(token_file.expanduser(), "--token-file")
-    server = RolloutServer(address, token=token)
+    if not with_token and not is_loopback(host):
+        raise ConfigError(f"--listen {host}: whoever reaches this port could change the weights; give --token-file, or listen on 127.0.0.1")
     try:
-        path = places().model
-        bundle = load_processor(path, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
-        if problems := unproven(bundle.family, cfg):
-            raise ConfigError(problems)
-        options = core_options(
-            cfg,
-            rollout,
-            path=path,
-            architecture=type(empty_model(config_of(path, bundle, cfg.model.revision), "sdpa")).__name__,
-            cpu=pick_device(cfg.model.device).type == "cpu",
-        )
-        core = Core(replace(options, max_model_len=max(options.max_model_len, needed)))
-        try:
-            loop = EngineLoop(VllmHost(core))
-            with _ending(loop):
-                server.open(loop)
-                say(f"rollout server on {server.address}: it answers once a run has sent it weights")
-                loop.run()
-            server.shutdown()
-        finally:
-            core.close()
-    finally:
-        server.server_close()
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
+            return host, int(tried.getsockname()[1])
+    except OSError as error:
+        raise ConfigError(f"--listen {host}:{port}: {error.strerror or error}") from error
 
 
 def sections(cfg: Config, stage: str | None) -> tuple[RolloutSection, int]:
@@ -79,19 +131,3 @@ def sections(cfg: Config, stage: str | None) -> tuple[RolloutSection, int]:
     if stage is not None and stage not in stages:
         raise ConfigError(f"--stage: '{stage}' is no stage that generates with vllm (these do: {', '.join(stages)})")
     return stages[stage or next(iter(stages))], max(room(cfg, rollout) for rollout in stages.values())
-
-
-@contextmanager
-def _ending(loop: EngineLoop) -> Iterator[None]:
-    """SIGTERM and SIGINT end the loop after the step that is being computed."""
-
-    def stop(number: int, frame: Any) -> None:
-        del number, frame
-        loop.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

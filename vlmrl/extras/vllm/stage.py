@@ -34,6 +34,11 @@ def _colocated(session: Session, rollout: RolloutSection, cfg: VllmSection) -> R
             f"rollout.engine: in the trainer's process vllm runs beside one training process, and here are {dist.world()}; start servers "
             "(vlmrl serve --rollouts) and name them in rollout.vllm.servers, or use hf"
         )
+    if cfg.tensor_parallel > 1:
+        raise ConfigError(
+            f"rollout.vllm.tensor_parallel ({cfg.tensor_parallel}): vLLM in the trainer's process has one device; start servers "
+            "(vlmrl serve --rollouts) and name them in rollout.vllm.servers"
+        )
     policy = session.policy
     options = core_options(
         session.cfg, rollout, path=session.places.model, architecture=type(policy.model).__name__, cpu=policy.device.type == "cpu"
@@ -54,7 +59,7 @@ def _served(session: Session, rollout: RolloutSection, cfg: VllmSection) -> Roll
     needed = Needed(architecture=type(policy.model).__name__, dtype=session.cfg.model.dtype, length=room(session.cfg, rollout))
     if (before := session.rollout_engines.pop("servers", None)) is not None:
         before.close()
-    servers = connect(cfg.servers, token=token)
+    servers = connect(cfg.servers, token=token, kind=None if cfg.transfer == "auto" else cfg.transfer)
     fleet = Fleet(servers, needed, patience=cfg.patience, stop=lambda: session.run.stop_requested)
     session.rollout_engines["servers"] = fleet
     return RemoteVllmEngine(fleet, policy, session.store, together=_Ranks(), at_once=rollout.max_num_seqs)
@@ -91,6 +96,7 @@ def core_options(cfg: Config, rollout: RolloutSection, *, path: str, architectur
         cache_bytes=section.cache_bytes,
         eager=section.eager or cpu,
         block_size=section.block_size,
+        tensor_parallel=section.tensor_parallel,
     )
 
 

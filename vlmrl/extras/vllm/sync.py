@@ -5,8 +5,7 @@ so that no rank holds the whole. Then three questions are asked:
 
 * did every tensor of the trainer reach a parameter, and every parameter a tensor? A name that the loader passes over would leave a weight
   as it was, and the policy would train without ever being sampled;
-* do parameters hold the bits that were sent? Sums of the bits are compared: all after weights were sent whole, a sixteenth in turn after
-  that;
+* did the bits come that were sent, and do parameters hold them? Sums of the bits are compared, of every tensor and every parameter;
 * answers with the trainer's log-probs? That is asked by who can compute them (`train.stage.mismatch`).
 
 A tower that does not train is sent once. Adapters (LoRA) are added to the weights that they belong to, bit for bit as in an export.
@@ -15,8 +14,8 @@ A tower that does not train is sent once. Adapters (LoRA) are added to the weigh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,8 +28,6 @@ from vlmrl.policy.lora import merged_items
 from vlmrl.policy.model import Policy
 
 BUCKET_BYTES = 2**30
-TURNS = 16
-"""Synchronisations in which every parameter is compared once."""
 SHOWN = 5
 
 Call = Callable[..., Any]
@@ -46,20 +43,16 @@ class SyncReport:
     tensors: int
     nbytes: int
     compared: int
-    """Parameters whose checksums were compared."""
+    """Parameters whose bits were compared."""
     seconds: float
     whole: bool
 
 
 @dataclass
 class Sync:
-    """Keeps one engine's weights current."""
+    """Keeps the weights of the engine in this process current."""
 
     call: Call
-    count: int = 0
-    """Synchronisations so far."""
-    landed: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """Name at the trainer -> parameters of the engine."""
 
     def send(self, policy: Policy, version: Version, *, whole: bool) -> SyncReport:
         """Send all weights, or with `whole` off those outside a tower that does not train. Every rank calls it.
@@ -69,49 +62,17 @@ class Sync:
         """
         began = time.perf_counter()
         tower = whole or policy.vision_trains
-        due = None if whole else self.due()
-        sums: dict[str, int] = {}
-        sizes: dict[str, int] = {}
-
-        def outgoing() -> Named:
-            for name, tensor in weights(policy, tower=tower):
-                sent = tensor.detach().to(policy.compute)
-                sizes[name] = sent.numel() * sent.element_size()
-                if due is None or name in due:
-                    sums[name] = checksum(sent)
-                yield name, sent
-
-        loaded = self._load(outgoing(), language_only=not tower)
-        compared = self.check(loaded, sizes, sums)
+        sent = Sent()
+        loaded = self._load(sent.noted(weights(policy, tower=tower), policy.compute), language_only=not tower)
+        compared = check([loaded], sent)
         return SyncReport(
             version=version,
-            tensors=len(sizes),
-            nbytes=sum(sizes.values()),
+            tensors=len(sent.sums),
+            nbytes=sent.nbytes,
             compared=compared,
             seconds=time.perf_counter() - began,
             whole=whole,
         )
-
-    def due(self) -> set[str]:
-        """Names whose bits are compared in this turn: a fused parameter with all that it is made of."""
-        turn = {name for place, name in enumerate(sorted(self.landed)) if place % TURNS == self.count % TURNS}
-        of_turn = {parameter for name in turn for parameter in self.landed[name]}
-        return {name for name, parameters in self.landed.items() if of_turn.intersection(parameters)}
-
-    def check(self, loaded: LoadReport, sent: Iterable[str], sums: dict[str, int]) -> int:
-        """Whether everything arrived; the number of parameters that were compared.
-
-        Args:
-            sent: names of all tensors.
-            sums: of the bits of those that are compared.
-
-        Raises:
-            EngineError: a tensor or a parameter was left out, or a parameter does not hold what was sent.
-        """
-        self._require_complete(loaded, sent)
-        compared = self._compare(sums)
-        self.count += 1
-        return compared
 
     def _load(self, outgoing: Named, *, language_only: bool) -> LoadReport:
         """Hand over all tensors. Whatever happens to one, all are gathered: other ranks gather with this one."""
@@ -125,35 +86,81 @@ class Sync:
                 pass
             raise refused(str(error)) from error
 
-    def _require_complete(self, loaded: LoadReport, sent: Iterable[str]) -> None:
-        """
-        Raises:
-            EngineError: a tensor went nowhere, or a parameter got nothing.
-        """
-        lost = sorted(set(sent) - set(loaded["landed"]))
-        if lost:
-            raise EngineError(f"{len(lost)} tensors of the trainer went nowhere in vLLM's model: {_listed(lost)}; {_ADVICE}")
-        reached = {place for places in loaded["landed"].values() for place in places}
-        empty = sorted(set(loaded["parameters"]) - reached)
-        if empty:
-            raise EngineError(f"{len(empty)} parameters of vLLM's model got no tensor of the trainer: {_listed(empty)}; {_ADVICE}")
-        self.landed |= {name: tuple(dict.fromkeys(places)) for name, places in loaded["landed"].items()}
 
-    def _compare(self, sums: dict[str, int]) -> int:
-        """Compare sums of bits parameter by parameter; the number of them.
+class Sent:
+    """What the trainer has sent of one version, by name."""
 
-        Raises:
-            EngineError: one differs.
-        """
-        wanted: dict[str, int] = {}
-        for name, value in sums.items():
-            for parameter in self.landed[name]:
-                wanted[parameter] = wanted.get(parameter, 0) + value
-        held: dict[str, int] = self.call("vlmrl_sums", sorted(wanted))
-        wrong = sorted(name for name, value in wanted.items() if held[name] != value)
+    def __init__(self) -> None:
+        self.sums: dict[str, int] = {}
+        """Sum of the bits."""
+        self.sizes: dict[str, int] = {}
+        """Elements."""
+        self.nbytes = 0
+
+    def noted(self, outgoing: Named, dtype: torch.dtype) -> Named:
+        """Yield (name, tensor of this type) and note them."""
+        for name, tensor in outgoing:
+            sent = tensor.detach().to(dtype)
+            self.sums[name], self.sizes[name] = checksum(sent), sent.numel()
+            self.nbytes += sent.numel() * sent.element_size()
+            yield name, sent
+
+
+def check(reports: Sequence[LoadReport], sent: Sent) -> int:
+    """Whether every worker of an engine has what was sent; the number of parameters whose bits were compared.
+
+    Of a parameter that is cut among workers the sum over the shards is that of the whole; one that all have whole is compared in each.
+    Where some rows are with several workers, as keys and values of few heads are, neither holds: then the bits that came to each worker
+    are all that is compared.
+
+    Raises:
+        EngineError: a worker has noticed an error; a tensor or a parameter was left out; other bits came, or are held.
+    """
+    for rank, report in enumerate(reports):
+        where = f" (worker {rank})" if len(reports) > 1 else ""
+        if report["error"]:
+            raise refused(report["error"] + where)
+        _require_complete(report, sent, where)
+        wrong = sorted(name for name, value in sent.sums.items() if report["arrived"].get(name) != value)
         if wrong:
-            raise EngineError(f"{len(wrong)} parameters of vLLM's model do not hold the bits that were sent: {_listed(wrong)}; {_ADVICE}")
-        return len(wanted)
+            raise EngineError(f"{len(wrong)} tensors of the trainer came to vLLM with other bits{where}: {_listed(wrong)}; {_ADVICE}")
+    wanted: dict[str, int] = {}
+    whole: dict[str, int] = {}
+    for name, places in reports[0]["landed"].items():
+        for parameter in dict.fromkeys(places):
+            wanted[parameter] = wanted.get(parameter, 0) + sent.sums[name]
+            whole[parameter] = whole.get(parameter, 0) + sent.sizes[name]
+    states = {name: _holds([(one["held"][name], one["sizes"][name]) for one in reports], wanted[name], whole[name]) for name in wanted}
+    wrong = sorted(name for name, holds in states.items() if holds is False)
+    if wrong:
+        raise EngineError(f"{len(wrong)} parameters of vLLM's model do not hold the bits that were sent: {_listed(wrong)}; {_ADVICE}")
+    return sum(holds is True for holds in states.values())
+
+
+def _holds(parts: Sequence[tuple[int, int]], wanted: int, size: int) -> bool | None:
+    """Whether (sum, elements) of a parameter's parts are those of the whole; None where that cannot be said."""
+    if all(elements == 0 or elements >= size for _, elements in parts):
+        return all(value == wanted for value, _ in parts)
+    if sum(elements for _, elements in parts) == size:
+        return sum(value for value, _ in parts) == wanted
+    return None
+
+
+def _require_complete(report: LoadReport, sent: Sent, where: str) -> None:
+    """
+    Raises:
+        EngineError: a tensor went nowhere, or a parameter got nothing.
+    """
+    lost = sorted(set(sent.sums) - set(report["landed"]))
+    if lost:
+        raise EngineError(f"{len(lost)} tensors of the trainer went nowhere in vLLM's model{where}: {_listed(lost)}; {_ADVICE}")
+    unknown = sorted(set(report["landed"]) - set(sent.sums))
+    if unknown:
+        raise EngineError(f"{len(unknown)} tensors came to vLLM that the trainer did not send{where}: {_listed(unknown)}; {_ADVICE}")
+    reached = {place for places in report["landed"].values() for place in places}
+    empty = sorted(set(report["held"]) - reached)
+    if empty:
+        raise EngineError(f"{len(empty)} parameters of vLLM's model got no tensor of the trainer{where}: {_listed(empty)}; {_ADVICE}")
 
 
 _ADVICE = "answers would be of another policy than the one that trains; use rollout.engine: hf, and report the versions of both packages"

@@ -1,139 +1,167 @@
-"""Messages between the trainer and rollout servers: JSON and raw tensors, and nothing in them that could become code.
+"""Messages between the trainer and rollout servers: JSON, and pixels as safetensors. Nothing in them can become code.
 
-    8 bytes    name and version of the format
-    8 bytes    length of the header, little endian
-    header     JSON {"body": {...}, "tensors": [[name, type, shape], ...]}, filled up with spaces to a multiple of 8
-    tensors    their bytes one after the other, each filled up to a multiple of 8
-
-Neither side needs the other's packages: no types of transformers or vLLM, no pickle. What is received is checked before it is used.
+A prompt comes as one file of safetensors: its description under `ask`, as the bytes of JSON, and patches under the keys of their media. All
+else is JSON. Neither side needs the other's packages, and what is received is checked before it is used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
+from vlmrl.errors import VlmrlError
+from vlmrl.extras.vllm.inputs import Completion, Placed, Version
+from vlmrl.types import GenerationSettings
 from vlmrl.web.guard import read_json
 
-MAGIC = b"vlmrl\x00\x00\x01"
-MOST_HEADER = 2**26
-"""Bytes of a header."""
-_TYPES = {
-    "u8": torch.uint8,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-}
-_NAMES = {dtype: name for name, dtype in _TYPES.items()}
-
-Named = tuple[str, torch.Tensor]
+PREFIX = "/vlmrl/"
+TYPE = "application/x-vlmrl"
+"""Content type of messages. A page in a browser cannot send it without asking first, and is never answered."""
+BEAT = b" "
+"""Sent in front of a reply while it is being made: the server lives, and its engine gets on. JSON may begin with it."""
+_PATCHES = "patches."
 
 
 class WireError(ValueError):
     """These bytes are no message."""
 
 
+class RefusalError(VlmrlError):
+    """A question or weights are not taken. `reason` is a short code: `version`, `load`, `line`, `refused`, `ended`."""
+
+    def __init__(self, reason: str, detail: str):
+        self.reason, self.detail = reason, detail
+        super().__init__(f"{reason}: {detail}")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Message:
-    """What was sent. Its tensors share the memory that it was received in."""
+class GenerateRequest:
+    """One prompt to answer, once for each seed."""
 
-    body: dict[str, Any]
-    tensors: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
-
-
-def encode(body: dict[str, Any], tensors: Iterable[Named] = ()) -> list[memoryview]:
-    """The pieces of a message, in order. Tensors are not copied, unless they are elsewhere than in this machine's memory."""
-    listed: list[list[Any]] = []
-    parts: list[memoryview] = []
-    for name, tensor in tensors:
-        if tensor.dtype not in _NAMES:
-            raise WireError(f"tensor '{name}' is of type {tensor.dtype}, which has no name on the wire")
-        listed.append([name, _NAMES[tensor.dtype], list(tensor.shape)])
-        raw = tensor.detach().cpu().contiguous().reshape(-1)
-        if raw.numel():
-            parts.append(raw.view(torch.uint8).numpy().data)
-            parts.append(memoryview(b"\0" * _filler(parts[-1].nbytes)))
-    header = json.dumps({"body": body, "tensors": listed}, allow_nan=False, separators=(",", ":")).encode()
-    header += b" " * _filler(len(header))
-    return [memoryview(MAGIC + len(header).to_bytes(8, "little") + header), *(part for part in parts if part.nbytes)]
+    placed: Placed
+    version: Version
+    """Of the weights that are to answer."""
+    settings: GenerationSettings
+    seeds: tuple[int, ...]
+    ends: tuple[int, ...]
+    forbidden: tuple[int, ...]
 
 
-def length(pieces: Sequence[memoryview]) -> int:
-    """Bytes of a message."""
-    return sum(piece.nbytes for piece in pieces)
+_ASK = TypeAdapter(GenerateRequest)
+_VERSION = TypeAdapter(Version)
 
 
-def decode(data: bytearray) -> Message:
+def ask_message(ask: GenerateRequest, patches: Mapping[str, np.ndarray]) -> bytes:
+    """A question. `patches`: uint8 [patches, dim] by key of the medium, those that the server may not have yet."""
+    told = {_PATCHES + key: torch.from_numpy(np.ascontiguousarray(of)) for key, of in patches.items()}
+    return save({"ask": torch.frombuffer(bytearray(_ASK.dump_json(ask)), dtype=torch.uint8), **told})
+
+
+def ask_from(data: bytes) -> tuple[GenerateRequest, dict[str, np.ndarray]]:
+    """A question, and the patches that came with it.
+
+    Raises:
+        WireError: it is none.
+    """
+    try:
+        tensors = load(data)
+        ask = _ASK.validate_json(tensors.pop("ask").numpy().tobytes(), strict=True)
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise WireError(f"no question: {error!r}"[:300]) from error
+    if not all(name.startswith(_PATCHES) and of.dtype == torch.uint8 and of.ndim == 2 for name, of in tensors.items()):
+        raise WireError("beside the question are patches, in rows of bytes")
+    for one in ask.placed.media:
+        if not 0 <= one.start < one.end <= len(ask.placed.ids) or min(one.grid) < 1:
+            raise WireError("a medium stands outside of its prompt, or has no grid")
+        if any(not one.start <= first < last <= one.end for first, last in one.shown or ()):
+            raise WireError("placeholders stand outside of their medium")
+    if not ask.seeds or ask.placed.merge < 1:
+        raise WireError("no answer is asked for")
+    return ask, {name.removeprefix(_PATCHES): of.numpy() for name, of in tensors.items()}
+
+
+def version_from(given: Any) -> Version:
     """
     Raises:
-        WireError: not a message, or not all of one.
+        WireError: it is no version.
     """
-    if len(data) < 16 or bytes(data[:8]) != MAGIC:
-        raise WireError("it does not begin as a message of this version")
-    size = int.from_bytes(data[8:16], "little")
-    if size % 8 or size > min(MOST_HEADER, len(data) - 16):
-        raise WireError("its header is cut off")
-    header = _header(bytes(data[16 : 16 + size]))
-    tensors: dict[str, torch.Tensor] = {}
-    place = 16 + size
-    for name, dtype, shape in header["tensors"]:
-        count = math.prod(shape)
-        nbytes = count * _TYPES[dtype].itemsize
-        if place + nbytes > len(data):
-            raise WireError(f"tensor '{name}' is cut off")
-        if name in tensors:
-            raise WireError(f"tensor '{name}' comes twice")
-        flat = torch.frombuffer(data, dtype=_TYPES[dtype], count=count, offset=place) if count else torch.empty(0, dtype=_TYPES[dtype])
-        tensors[name] = flat.reshape(shape)
-        place += nbytes + _filler(nbytes)
-    if place != len(data):
-        raise WireError(f"{len(data) - place} bytes too many")
-    return Message(body=header["body"], tensors=tensors)
-
-
-def _header(raw: bytes) -> dict[str, Any]:
     try:
-        header = read_json(raw)
+        return _VERSION.validate_json(json.dumps(given), strict=True)
+    except (TypeError, ValueError) as error:
+        raise WireError("no version of weights") from error
+
+
+def answers_message(version: Version, answers: Sequence[Completion]) -> dict[str, Any]:
+    """A reply. Of the prompt only the hash goes back."""
+    told = [asdict(one) | {"prompt_ids": digest(one.prompt_ids)} for one in answers]
+    return {"version": asdict(version), "answers": told}
+
+
+def answers_from(message: Mapping[str, Any], ids: tuple[int, ...]) -> tuple[Version, list[Completion]]:
+    """The version that answered, and its answers to the prompt `ids`.
+
+    Raises:
+        WireError: it is no reply.
+    """
+    try:
+        wanted = digest(ids)
+        answers = [
+            Completion(
+                ids=tuple(map(int, one["ids"])),
+                logprobs=tuple(map(float, one["logprobs"])),
+                reason=str(one["reason"]),
+                cached=int(one["cached"]),
+                prompt_ids=ids if one["prompt_ids"] == wanted else (),
+            )
+            for one in message["answers"]
+        ]
+        return version_from(message["version"]), answers
+    except (KeyError, TypeError, ValueError) as error:
+        raise error if isinstance(error, WireError) else WireError(f"no reply: {error!r}"[:200]) from error
+
+
+def body_from(data: bytes) -> dict[str, Any]:
+    """A message of JSON.
+
+    Raises:
+        WireError: it is none.
+    """
+    try:
+        body = read_json(data)
     except ValueError as error:
-        raise WireError(f"its header is not JSON: {str(error)[:100]}") from error
-    sound = (
-        isinstance(header, dict)
-        and set(header) == {"body", "tensors"}
-        and isinstance(header["body"], dict)
-        and isinstance(header["tensors"], list)
-        and all(map(_is_tensor, header["tensors"]))
-    )
-    if not sound:
-        raise WireError("its header is not that of a message")
-    return header
+        raise WireError(f"no JSON: {str(error)[:100]}") from error
+    if not isinstance(body, dict):
+        raise WireError("no object of JSON")
+    return body
 
 
-def _is_tensor(given: Any) -> bool:
-    if not isinstance(given, list) or len(given) != 3:
-        return False
-    name, dtype, shape = given
-    return (
-        isinstance(name, str)
-        and isinstance(dtype, str)
-        and dtype in _TYPES
-        and isinstance(shape, list)
-        and len(shape) <= 8
-        and all(type(n) is int and 0 <= n < 2**40 for n in shape)
-    )
+def body_message(body: Mapping[str, Any]) -> bytes:
+    """A message of JSON. Log-probs that are no numbers go as the words of Python, which `reply_from` reads."""
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
-def _filler(size: int) -> int:
-    return -size % 8
+def reply_from(data: bytes) -> dict[str, Any]:
+    """What a server has replied, beats before it left out.
+
+    Raises:
+        WireError: it is no reply.
+    """
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"no JSON: {str(error)[:100]}") from error
+    if not isinstance(body, dict):
+        raise WireError("no object of JSON")
+    return body
 
 
 def digest(ids: Sequence[int]) -> str:

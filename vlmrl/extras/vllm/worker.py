@@ -10,68 +10,78 @@ for one of these media ends the engine. Here no cache is emptied; their keys car
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypedDict
 
 import torch
 
 
 class LoadReport(TypedDict):
-    """What a worker says after a synchronisation."""
+    """What one worker says after a synchronisation. Of several each has its shard of the parameters, and is handed whole tensors."""
 
     landed: dict[str, list[str]]
     """Name at the trainer -> parameters of vLLM's model whose loader was called with it."""
-    parameters: list[str]
-    """All parameters of the part that was sent."""
+    arrived: dict[str, int]
+    """Name at the trainer -> sum of the bits that came under it."""
+    held: dict[str, int]
+    """Every parameter of the part that was sent -> sum of its bits; of one that vLLM keeps elsewhere, of what has reached its loader."""
+    sizes: dict[str, int]
+    """Parameter -> its elements; 0 where vLLM keeps it elsewhere."""
+    error: str
+    """Why this worker does not take the weights; empty where it does."""
+    lost: str
+    """Why the line to the trainer broke, which sends everything again; empty where it did not."""
+
+
+def nothing() -> LoadReport:
+    """What a worker says that has not been sent anything."""
+    return {"landed": {}, "arrived": {}, "held": {}, "sizes": {}, "error": "", "lost": ""}
 
 
 def checksum(tensor: torch.Tensor) -> int:
     """Sum of a tensor's bits, as integers of its element size. Sums of parts are the sum of the whole, in any order."""
-    as_integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    as_integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     return int(tensor.detach().contiguous().view(as_integers).sum(dtype=torch.int64))
 
 
-class WeightReceiver:
-    """Mixed into vLLM's worker class (`worker_extension_cls`); called by name."""
+class Landing:
+    """Puts tensors into one model of vLLM. It lives as long as the model, whose loaders it has wrapped."""
 
-    model_runner: Any
-    _vlmrl_current: str
-    _vlmrl_landed: dict[str, list[str]]
-    _vlmrl_arrived: dict[str, int]
-    _vlmrl_part: Any
+    def __init__(self) -> None:
+        self._landed: dict[str, list[str]] = {}
+        self._arrived: dict[str, int] = {}
+        self._reached: dict[str, int] = {}
+        self._current = ""
 
-    def vlmrl_begin(self, language_only: bool) -> None:
+    def begin(self, model: Any, *, language_only: bool) -> None:
         """Get ready to take weights: all, or those of the language model."""
         from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload  # pyright: ignore[reportMissingImports]
 
-        model = self.model_runner.get_model()
-        self._vlmrl_part = model.language_model if language_only else model
-        self._vlmrl_landed = {}
-        known: dict[str, int] = getattr(self, "_vlmrl_arrived", {})
-        prefix = "language_model." if language_only else ""
-        self._vlmrl_arrived = {name: value for name, value in known.items() if not name.startswith(prefix)}
+        self._model, self._part = model, model.language_model if language_only else model
+        self._prefix = "language_model." if language_only else ""
+        self._landed, self._arrived, self._reached = {}, {}, {}
         with torch.no_grad():
-            initialize_layerwise_reload(self._vlmrl_part)
+            initialize_layerwise_reload(self._part)
         for name, parameter in model.named_parameters():
             # vLLM keeps the loaders of one reload for the next, ours around them
-            if name.startswith(prefix) and not hasattr(parameter.weight_loader, "vlmrl_notes"):
-                parameter.weight_loader = self._vlmrl_noting(parameter.weight_loader, name)
+            if name.startswith(self._prefix) and not hasattr(parameter.weight_loader, "vlmrl_notes"):
+                parameter.weight_loader = self._noting(parameter.weight_loader, name)
 
-    def _vlmrl_noting(self, loader: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _noting(self, loader: Callable[..., Any], name: str) -> Callable[..., Any]:
         """The loader, with a note of each call. It keeps the name of vLLM's own wrapper, through which vLLM looks for what is inside."""
 
         @functools.wraps(loader)
         def online_process_loader(*args: Any, **kwargs: Any) -> Any:
-            self._vlmrl_landed.setdefault(self._vlmrl_current, []).append(name)
+            self._landed.setdefault(self._current, []).append(name)
             arrived: torch.Tensor = args[1] if len(args) > 1 else kwargs["loaded_weight"]
             if arrived.device.type == "cpu":  # vLLM's CPU build repacks linear weights and drops the parameter
-                self._vlmrl_arrived[name] = self._vlmrl_arrived.get(name, 0) + checksum(arrived)
+                self._reached[name] = self._reached.get(name, 0) + checksum(arrived)
             return loader(*args, **kwargs)
 
         online_process_loader.__dict__["vlmrl_notes"] = True
         return online_process_loader
 
-    def vlmrl_load(self, bucket: Sequence[tuple[str, torch.Tensor]]) -> None:
+    def load(self, bucket: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Take some weights.
 
         Raises:
@@ -79,23 +89,49 @@ class WeightReceiver:
         """
 
         def one_by_one() -> Iterator[tuple[str, torch.Tensor]]:
-            for self._vlmrl_current, tensor in bucket:
-                yield self._vlmrl_current, tensor
+            for self._current, tensor in bucket:
+                self._arrived[self._current] = self._arrived.get(self._current, 0) + checksum(tensor)
+                yield self._current, tensor
 
         with torch.no_grad():
-            self.model_runner.get_model().load_weights(one_by_one())
+            self._model.load_weights(one_by_one())
 
-    def vlmrl_finish(self) -> LoadReport:
+    def finish(self, model_config: Any) -> LoadReport:
         """Put the weights in place."""
         from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload  # pyright: ignore[reportMissingImports]
 
         with torch.no_grad():
-            finalize_layerwise_reload(self._vlmrl_part, self.model_runner.vllm_config.model_config)
-        model, part = self.model_runner.get_model(), self._vlmrl_part
-        prefix = "" if part is model else "language_model."
-        return {"landed": self._vlmrl_landed, "parameters": [name for name, _ in model.named_parameters() if name.startswith(prefix)]}
+            finalize_layerwise_reload(self._part, model_config)
+        own = {name: parameter for name, parameter in self._model.named_parameters() if name.startswith(self._prefix)}
+        held = {name: checksum(one) if one.numel() else self._reached.get(name, 0) for name, one in own.items()}
+        sizes = {name: one.numel() for name, one in own.items()}
+        return {**nothing(), "landed": self._landed, "arrived": self._arrived, "held": held, "sizes": sizes}
 
-    def vlmrl_sums(self, names: Iterable[str]) -> dict[str, int]:
-        """Checksum of each of these parameters: of what it holds, or where it is empty of what has arrived for it."""
-        parameters = dict(self.model_runner.get_model().named_parameters())
-        return {name: checksum(parameters[name]) if parameters[name].numel() else self._vlmrl_arrived.get(name, 0) for name in names}
+
+class WeightReceiver:
+    """Mixed into vLLM's worker class (`worker_extension_cls`); called by name."""
+
+    model_runner: Any
+    weight_transfer_engine: Any
+
+    def vlmrl_begin(self, language_only: bool) -> None:
+        """Get ready to take weights, in the trainer's process: all, or those of the language model."""
+        if not hasattr(self, "_vlmrl_landing"):
+            self._vlmrl_landing = Landing()
+        self._vlmrl_landing.begin(self.model_runner.get_model(), language_only=language_only)
+
+    def vlmrl_load(self, bucket: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Take some weights, in the trainer's process.
+
+        Raises:
+            ValueError: a name that the model does not have.
+        """
+        self._vlmrl_landing.load(bucket)
+
+    def vlmrl_finish(self) -> LoadReport:
+        """Put the weights in place, in the trainer's process."""
+        return self._vlmrl_landing.finish(self.model_runner.vllm_config.model_config)
+
+    def vlmrl_report(self) -> LoadReport:
+        """On a server: what has become of the last weights (`transfer.Receiver`)."""
+        return self.weight_transfer_engine.report()

@@ -1,11 +1,13 @@
-"""`vlmrl serve --rollouts`: what it refuses before it starts vLLM, and how it begins and ends. Without vLLM."""
+"""`vlmrl serve --rollouts`: what it refuses before it starts vLLM, and what it starts. Without vLLM."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
-import signal
-import threading
+import re
+import shlex
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support import runs
-from tests.support.rollout_stand_in import Engine
 from vlmrl.cli import app
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
 from vlmrl.extras.vllm import serving as rollout_server
-from vlmrl.extras.vllm.remote import Remote
 from vlmrl.run.session import Places
 
 
@@ -46,42 +46,71 @@ def test_it_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     assert said == []
 
 
-def test_it_answers_until_a_signal_and_releases_the_engine(tiny_files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    cfg = Config.model_validate(config(tiny_files, max_new_tokens=77))
-    options: list[Any] = []
+def test_it_becomes_the_server_of_vllm(tiny_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "of_a_device")
+    cfg = Config.model_validate(config(tiny_files, max_new_tokens=77, vllm={"tensor_parallel": 2, "cache_bytes": 2**28}))
+    became: list[Any] = []
     said: list[str] = []
-    health: list[Any] = []
-
-    class Core(Engine):
-        def __init__(self, given: Any):
-            options.append(given)
-            super().__init__(given.architecture, room=given.max_model_len)
-
-        def close(self) -> None:
-            said.append("closed")
-
-    def say(text: str) -> None:
-        said.append(text)
-        address = text.split()[3].rstrip(":")
-
-        def look() -> None:
-            remote = Remote(address, token=None)
-            health.append(remote.health() or remote.facts)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        threading.Thread(target=look).start()
-
-    monkeypatch.setattr(rollout_server, "Core", Core)
-    monkeypatch.setattr(rollout_server, "VllmHost", lambda core: core)
-    before = signal.getsignal(signal.SIGTERM)
     places = Places(model=cfg.model.path, data=Path(cfg.data.root))
-    rollout_server.serve(cfg, lambda: places, listen="127.0.0.1:0", token_file=None, stage=None, say=say)
-    assert said[0].startswith("rollout server on 127.0.0.1:")
-    assert said[1:] == ["closed"]
-    assert signal.getsignal(signal.SIGTERM) == before
-    assert options[0].architecture == "Qwen2_5_VLForConditionalGeneration"
-    assert options[0].max_model_len == cfg.data.max_prompt_tokens + 77
-    assert health[0]["max_model_len"] == options[0].max_model_len
+    rollout_server.serve(
+        cfg,
+        lambda: places,
+        listen="127.0.0.1:0",
+        token_file=tmp_path / "token",
+        stage=None,
+        say=said.append,
+        become=lambda *given: became.append(given),
+    )
+    ((program, command, environment),) = became
+    address = re.fullmatch(r"vLLM starts, and will listen on (127\.0\.0\.1:\d+)", said[0])
+    assert address is not None
+    assert (program, command[:5]) == (
+        sys.executable,
+        [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", cfg.model.path],
+    )
+    options = dict(itertools.pairwise(command))
+    assert f"{options['--host']}:{options['--port']}" == address[1]
+    assert options["--max-model-len"] == str(cfg.data.max_prompt_tokens + 77)
+    assert options["--tensor-parallel-size"] == "2"
+    assert (cfg.model.dtype, options["--dtype"]) == ("auto", "float32"), "what the run settles it to, and not what vLLM does"
+    assert options["--kv-cache-memory-bytes"] == str(2**28)
+    assert json.loads(options["--limit-mm-per-prompt"]) == {"image": 64, "video": 64}
+    assert json.loads(options["--weight-transfer-config"]) == {"backend": "vlmrl"}
+    assert "--block-size" not in command, "left to vLLM"
+    assert "--enforce-eager" in command
+    assert (environment["VLLM_PLUGINS"], environment["VLMRL_TOKEN_FILE"]) == ("of_a_device,vlmrl", str(tmp_path / "token"))
+    assert "VLLM_SERVER_DEV_MODE" not in environment
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    assert not any((tmp_path / "token").read_text().strip() in word for word in (*command, *environment.values())), "others see these"
+
+
+def test_the_line_by_hand_is_the_same(tiny_files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    cfg = Config.model_validate(config(tiny_files))
+    said: list[str] = []
+    became: list[Any] = []
+    places = Places(model=cfg.model.path, data=Path(cfg.data.root))
+    for print_ in (True, False):
+        rollout_server.serve(
+            cfg,
+            lambda: places,
+            listen="127.0.0.1:7123",
+            token_file=None,
+            stage=None,
+            say=said.append,
+            print_=print_,
+            become=lambda *given: became.append(given),
+        )
+    line = shlex.split(said[0])
+    assert line[:4] == ["VLLM_PLUGINS=vlmrl", "vllm", "serve", cfg.model.path]
+    assert line[4:] == became[0][1][5:]
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=re.escape(f"--listen 127.0.0.1:{port}: ")):
+            rollout_server.free_address(f"127.0.0.1:{port}", with_token=False)
 
 
 def test_the_command_is_there_and_wants_a_stage_with_vllm(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sending weights: what is sent, that all of it lands, and that sums of bits are compared in turn. vLLM's side is a stand-in."""
+"""Sending weights: what is sent, that all of it lands, and that sums of bits are compared, also of shards. vLLM's side is a stand-in."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.support.tiny import Tiny
 from vlmrl.errors import EngineError
 from vlmrl.extras.vllm import sync as sync_module
 from vlmrl.extras.vllm.inputs import Version
-from vlmrl.extras.vllm.sync import TURNS, Sync, buckets, weights
-from vlmrl.extras.vllm.worker import checksum
+from vlmrl.extras.vllm.sync import Sent, Sync, buckets, check, weights
+from vlmrl.extras.vllm.worker import LoadReport, checksum
 
 VERSION = Version(policy=1, vision=1, whole=1)
 
@@ -34,17 +34,63 @@ def test_all_names_go_first_and_those_of_a_tower_that_does_not_train_no_more(tin
     assert sync.send(policy, VERSION, whole=False).tensors == first.tensors
 
 
-def test_every_parameter_is_compared_within_the_turns(tiny: Tiny) -> None:
-    receiver, sync = Receiver(), None
-    sync = Sync(receiver)
-    tiny.policy.vision_trains = True
-    sync.send(tiny.policy, VERSION, whole=True)
-    receiver.asked.clear()
-    for _ in range(TURNS):
-        sync.send(tiny.policy, VERSION, whole=False)
-    assert set().union(*receiver.asked) == set(receiver.held)
-    assert max(map(len, receiver.asked)) < len(receiver.held) / 4
-    tiny.policy.vision_trains = False
+def test_a_parameter_that_does_not_hold_what_came_is_an_error(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver = Receiver()
+    real = receiver.vlmrl_finish
+
+    def finish() -> LoadReport:
+        receiver.held["language_model.layers.1.mlp.up_proj.weight"]["model.language_model.layers.1.mlp.up_proj.weight"] += 1
+        return real()
+
+    monkeypatch.setattr(receiver, "vlmrl_finish", finish)
+    with pytest.raises(EngineError, match=r"1 parameters of vLLM's model do not hold the bits .*layers\.1\.mlp\.up_proj"):
+        Sync(receiver).send(tiny.policy, VERSION, whole=True)
+
+
+def two_workers(parts: Sequence[torch.Tensor], came: Sequence[torch.Tensor]) -> list[LoadReport]:
+    return [
+        {
+            "landed": {"w": ["layer.w"]},
+            "arrived": {"w": checksum(whole)},
+            "held": {"layer.w": checksum(part) if part.numel() else checksum(whole)},
+            "sizes": {"layer.w": part.numel()},
+            "error": "",
+            "lost": "",
+        }
+        for part, whole in zip(parts, came, strict=True)
+    ]
+
+
+def test_bits_are_compared_over_all_workers_of_a_server() -> None:
+    whole = torch.randn(6, 4)
+    sent = Sent()
+    list(sent.noted(iter([("w", whole)]), torch.float32))
+    nothing, flipped = torch.empty(0), whole.clone()
+    flipped[5, 3] += 1
+    both = (whole, whole)
+    for shards in (whole.split(3), whole.split(2, dim=1), both, (nothing, nothing)):
+        assert check(two_workers(shards, both), sent) == 1
+    assert check(two_workers((whole[:4], whole[2:]), both), sent) == 0, "rows that both have: only what came to each is known"
+    for shards in (flipped.split(3), (whole, flipped), (whole[:3], whole[:3])):
+        with pytest.raises(EngineError, match=r"1 parameters of vLLM's model do not hold the bits that were sent: layer\.w"):
+            check(two_workers(shards, both), sent)
+    for shards in (both, (nothing, nothing), (whole[:4], whole[2:])):
+        with pytest.raises(EngineError, match=r"1 tensors of the trainer came to vLLM with other bits \(worker 1\): w"):
+            check(two_workers(shards, (whole, flipped)), sent)
+
+
+def test_what_a_worker_has_noticed_is_an_error_and_so_is_a_tensor_that_was_not_sent() -> None:
+    whole = torch.randn(2, 2)
+    sent = Sent()
+    list(sent.noted(iter([("w", whole)]), torch.float32))
+    reports = two_workers((whole, whole), (whole, whole))
+    reports[1]["error"] = "KeyError: 'w.unknown'"
+    with pytest.raises(EngineError, match=r"refuses a tensor of the trainer: KeyError: 'w.unknown' \(worker 1\)"):
+        check(reports, sent)
+    reports = two_workers((whole, whole), (whole, whole))
+    reports[0]["landed"]["v"] = ["layer.w"]
+    with pytest.raises(EngineError, match=r"1 tensors came to vLLM that the trainer did not send \(worker 0\): v"):
+        check(reports, sent)
 
 
 def test_a_tensor_that_goes_nowhere_is_an_error(tiny: Tiny) -> None:
@@ -56,7 +102,7 @@ def test_a_tensor_that_goes_nowhere_is_an_error(tiny: Tiny) -> None:
 
 def test_a_parameter_that_gets_nothing_is_an_error(tiny: Tiny) -> None:
     receiver = Receiver()
-    receiver.held["language_model.extra.weight"] = {}
+    receiver.held["language_model.extra.weight"] = {"x": torch.ones(2)}
     with pytest.raises(EngineError, match=r"1 parameters of vLLM's model got no tensor .*extra\.weight"):
         Sync(receiver).send(tiny.policy, VERSION, whole=True)
 
@@ -69,7 +115,7 @@ def test_bits_that_changed_on_the_way_are_an_error(tiny: Tiny, monkeypatch: pyte
         real([(name, torch.nextafter(t, t + 1) if name.endswith("layers.1.mlp.up_proj.weight") else t) for name, t in bucket])
 
     monkeypatch.setattr(receiver, "vlmrl_load", load)
-    with pytest.raises(EngineError, match=r"1 parameters of vLLM's model do not hold the bits .*layers\.1\.mlp\.up_proj"):
+    with pytest.raises(EngineError, match=r"1 tensors of the trainer came to vLLM with other bits: .*layers\.1\.mlp\.up_proj"):
         Sync(receiver).send(tiny.policy, VERSION, whole=True)
 
 

@@ -1,0 +1,118 @@
+"""vLLM's engine behind its own server, as our routes ask it (`endpoint.Desk`)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from vlmrl.errors import ConfigError
+from vlmrl.extras.vllm.inputs import Completion, answer_of, engine_input_of, sampling_params
+from vlmrl.extras.vllm.wire import GenerateRequest, RefusalError
+from vlmrl.extras.vllm.worker import LoadReport
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """What vLLM raises, as a refusal."""
+    from vllm.v1.engine.exceptions import EngineDeadError  # pyright: ignore[reportMissingImports]
+
+    try:
+        yield
+    except EngineDeadError as error:
+        raise RefusalError("ended", "the engine of this server has ended") from error
+    except Exception as error:  # the engine lives, so it is of what was asked
+        raise RefusalError("refused", f"{type(error).__name__}: {str(error)[:500]}") from error
+
+
+class VllmAsync:
+    """An `AsyncLLM` of one engine, with any number of workers. Whatever it cannot do is a `RefusalError`."""
+
+    def __init__(self, client: Any):
+        """
+        Raises:
+            ConfigError: there are several engines, whose weights and answers nobody could tell apart.
+        """
+        self._client = client
+        self._names = itertools.count()
+        config = client.vllm_config
+        if config.parallel_config.data_parallel_size != 1:
+            raise ConfigError("--data-parallel-size: an address is one engine for a run; start a server for each, and name all of them")
+
+    def facts(self) -> dict[str, Any]:
+        """What it is."""
+        from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
+
+        config = self._client.vllm_config
+        model = config.model_config
+        return {
+            "architecture": model.architectures[0],
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "max_model_len": model.max_model_len,
+            "max_num_seqs": config.scheduler_config.max_num_seqs,
+            "ranks": config.parallel_config.world_size,
+            "platform": str(current_platform.device_type),
+        }
+
+    @property
+    def failed(self) -> bool:
+        """Whether the engine has ended."""
+        return bool(self._client.errored)
+
+    async def pulse(self) -> None:
+        """Return once it gets on."""
+        with _said():
+            await self._client.collective_rpc("check_health")
+
+    async def answers(self, ask: GenerateRequest, patches: Mapping[str, np.ndarray]) -> list[Completion]:
+        """One for each seed; each is a request of its own, so its text does not depend on the others."""
+        with _said():
+            given = await asyncio.to_thread(engine_input_of, ask.placed, patches, ask.version)
+        tasks = [asyncio.ensure_future(self._answer(given, ask, seed)) for seed in ask.seeds]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:  # of a group of which one was refused nobody asks for the others
+                task.cancel()
+
+    async def _answer(self, given: Any, ask: GenerateRequest, seed: int) -> Completion:
+        from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
+
+        parameters = sampling_params(ask.settings, seed, ends=ask.ends, forbidden=ask.forbidden)
+        parameters.output_kind = RequestOutputKind.FINAL_ONLY
+        with _said():
+            (last,) = [one async for one in self._client.generate(given, parameters, f"vlmrl-{next(self._names)}")]
+            return answer_of(last)
+
+    async def join(self, line: dict[str, Any]) -> None:
+        """Have the workers meet a trainer; whether they did is in their reports."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest  # pyright: ignore[reportMissingImports]
+
+        with _said():
+            await self._client.init_weight_transfer_engine(WeightTransferInitRequest(init_info=line))
+
+    async def start(self) -> None:
+        """Begin an update."""
+        with _said():
+            await self._client.start_weight_update()
+
+    async def update(self, step: dict[str, Any]) -> None:
+        """One step of it (`transfer`)."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest  # pyright: ignore[reportMissingImports]
+
+        with _said():
+            await self._client.update_weights(WeightTransferUpdateRequest(update_info=step))
+
+    async def reports(self) -> list[LoadReport]:
+        """What has become of it in each worker."""
+        with _said():
+            return list(await self._client.collective_rpc("vlmrl_report"))
+
+    async def finish(self, version: str) -> None:
+        """End it, as weights of this version."""
+        with _said():
+            await self._client.finish_weight_update(version)

@@ -89,7 +89,6 @@ CASES: dict[str, dict[str, Case]] = {
         **{name: listed("reweight", name) for name in ("high_entropy", "ace", "adora", "ap_grpo", "d3s_tokens", "dcpo", "fixed_negative")},
         **{name: listed("reweight", name) for name in ("gtpo", "gtpo_entropy", "hapo_low_entropy", "xrpo_sharpening", "srpo_proposed")},
         "trajectory_mean": listed("reweight", "trajectory_mean", SUM),
-        "aspo": listed("reweight", "aspo", marker="<answer>"),
         "capo_proposed": listed("reweight", "capo_proposed", step=0.005),
         "dr_irl_proposed": listed("reweight", "dr_irl_proposed", similarity="format", gap="format"),
         "prompt_gdro_proposed": listed("reweight", "prompt_gdro_proposed", steps=3),
@@ -115,7 +114,6 @@ CASES: dict[str, dict[str, Case]] = {
     "auxiliary_loss": {
         "entropy_bonus": listed("auxiliary_losses", "entropy_bonus", weight=0.01),
         "expo": listed("auxiliary_losses", "expo", TRUTH, weight=0.1),
-        "llds": listed("auxiliary_losses", "llds", {"updates_per_step": 2}, weight=0.1, rows="all"),
     },
     "constraint": {
         "lagrangian": listed("constraints", "lagrangian", EXACT, thresholds={"format": 0.9}, min_applicable=1),
@@ -162,7 +160,6 @@ CASES: dict[str, dict[str, Case]] = {
             "s_grpo_proposed",
             {"rollout": {"strategy": {"name": "s_grpo_proposed", "exits": 2}}, "advantage": {"name": "dr_grpo"}},
         ),
-        "scope_proposed": shaping("scope_proposed", {"rewards": [*REWARDS, {"name": "majority_vote"}]}, reward="majority_vote"),
         "serr": shaping("serr", peak=0.01),
         "think_and_direct_proposed": shaping(
             "think_and_direct_proposed", {"rollout": {"strategy": {"name": "think_and_direct_proposed"}}}, budget=5
@@ -214,10 +211,12 @@ TURNS = "reads turns of an environment: trained in tests/faults/test_resume_turn
 TAUGHT = "needs a teacher: trained in tests/unit/extras/distill"
 WORLD = "is played, and no part of the gradient: tests/unit/extras/agents"
 COLUMN = "a column of numbers for answers of its own type, or of a service, held against numbers by hand in the tests of its name"
+IDLE = "the written answers give it nothing to do (calls at different places, answers that fell, votes that differ): tests/zoo, by its name"
 ELSEWHERE: dict[str, dict[str, str]] = {
     "advantage": {"grpo": DEFAULTS, "spo_tree": TURNS},
-    "reweight": {"teacher_reverse_kl": TAUGHT},
-    "auxiliary_loss": {"teacher_jsd": TAUGHT},
+    "reweight": {"teacher_reverse_kl": TAUGHT, "aspo": IDLE},
+    "auxiliary_loss": {"teacher_jsd": TAUGHT, "llds": IDLE},
+    "reward_shaping": {"scope_proposed": IDLE},
     "credit": {"broadcast": DEFAULTS},
     "policy_loss": {"ppo_clip": DEFAULTS},
     "importance_correction": {"none": DEFAULTS},

@@ -42,6 +42,8 @@ class Estimate:
     sd: float
     """Sample deviation, at least the resolution of the measure; NaN for one value."""
     n: int
+    alpha: float = ALPHA
+    """1 minus the confidence of the interval; smaller at each of several looks."""
 
     @property
     def error(self) -> float:
@@ -68,10 +70,10 @@ def estimate(values: Sequence[float], resolution: float = 0.0, alpha: float = AL
         raise ValueError(f"estimate: values must be finite, got {list(values)}")
     mean, n = fmean(values), len(values)
     if n < 2:
-        return Estimate(mean=mean, low=-math.inf, high=math.inf, sd=math.nan, n=n)
+        return Estimate(mean=mean, low=-math.inf, high=math.inf, sd=math.nan, n=n, alpha=alpha)
     sd = max(stdev(values), resolution)
     half = float(stats.t.ppf(1 - alpha / 2, n - 1)) * sd / math.sqrt(n)
-    return Estimate(mean=mean, low=mean - half, high=mean + half, sd=sd, n=n)
+    return Estimate(mean=mean, low=mean - half, high=mean + half, sd=sd, n=n, alpha=alpha)
 
 
 def p_above(found: Estimate, bound: float) -> float:

@@ -6,7 +6,7 @@ import math
 
 from vlmrl.extras.study.judge import Finding, OfArms
 from vlmrl.extras.study.spec import Comparison, Condition, Premise
-from vlmrl.extras.study.stats import Estimate, estimate
+from vlmrl.extras.study.stats import ALPHA, Estimate, estimate
 
 
 def premise_rows(one: Finding) -> list[list[str]]:
@@ -114,5 +114,7 @@ def number(value: float, *, sign: bool = False) -> str:
 
 
 def span(found: Estimate) -> str:
-    """Write an interval; one seed has none."""
-    return f"[{number(found.low)}, {number(found.high)}]" if math.isfinite(found.low) else "(one seed)"
+    """Write an interval, with its confidence where that is not 95%; one seed has none."""
+    if not math.isfinite(found.low):
+        return "(one seed)"
+    return f"[{number(found.low)}, {number(found.high)}]" + ("" if found.alpha == ALPHA else f" ({1 - found.alpha:.2%})")

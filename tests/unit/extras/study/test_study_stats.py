@@ -26,6 +26,7 @@ from vlmrl.extras.study.stats import (
     tost,
     upper_sd,
 )
+from vlmrl.extras.study.tables import span
 
 VALUES = st.lists(st.floats(-1, 1).map(lambda v: round(v, 3)), min_size=2, max_size=12).filter(lambda values: len(set(values)) > 1)
 
@@ -60,6 +61,12 @@ def test_agreement_of_all_seeds_leaves_the_resolution() -> None:
     # t(0.975, 3) = 3.182446
     assert (found.low, found.high) == pytest.approx((0.5 - 3.182446 * 0.05, 0.5 + 3.182446 * 0.05), rel=1e-6)
     assert estimate([0.0, 1.0], resolution=0.1).sd == estimate([0.0, 1.0]).sd
+
+
+def test_the_interval_of_a_look_says_its_confidence() -> None:
+    """One that is not the table's 95%."""
+    assert "%" not in span(estimate([0.1, 0.2, 0.3]))
+    assert span(estimate([0.1, 0.2, 0.3], alpha=0.0076)).endswith(" (99.24%)")
 
 
 def test_one_seed_decides_nothing() -> None:

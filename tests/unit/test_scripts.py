@@ -311,7 +311,11 @@ def test_workflows_run_the_scripts():
     assert commands == {
         "ci.yml": {"bash scripts/test.sh --fast", "bash scripts/pins.sh --check", "bash scripts/docs.sh", "bash .ci/run"},
         "extras.yml": {"bash scripts/test.sh tests/unit/extras tests/zoo"},
-        "nightly.yml": {"bash scripts/test.sh -m slow", "bash scripts/matrix.sh ${{ matrix.row }}"},
+        "nightly.yml": {
+            "bash scripts/test.sh -m slow",
+            "bash scripts/test.sh tests/invariants",
+            "bash scripts/matrix.sh ${{ matrix.row }}",
+        },
     }
     rows = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"]["versions"]["strategy"]["matrix"]["row"]
     tested = [row["name"] for row in json.loads((ROOT / "constraints" / "tested.json").read_text())]

@@ -60,8 +60,8 @@ def test_serve_hands_rollouts_on(monkeypatch: pytest.MonkeyPatch):
     name, given, more = asked[0]
     assert name == "vlmrl.extras.vllm.command.rollout_server"
     assert given == ("r.yaml", ["a.b=1", "c=2"])
-    assert more == {"listen": "h:1", "token_file": None, "stage": "rl"}
-    assert asked[1][1:] == (("r.yaml", []), {"listen": "127.0.0.1:7000", "token_file": None, "stage": None})
+    assert more == {"listen": "h:1", "token_file": None, "stage": "rl", "print_": False}
+    assert asked[1][1:] == (("r.yaml", []), {"listen": "127.0.0.1:7000", "token_file": None, "stage": None, "print_": False})
 
 
 @pytest.mark.parametrize(

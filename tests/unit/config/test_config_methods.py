@@ -123,6 +123,8 @@ def test_every_method_field_of_the_schema_is_checked():
     assert issubclass(RewardMethod, Method)
 
 
+ASKED = {("offpolicy_gt", "fallback")}
+"""(method, argument) that `vlmrl check` asks a recipe to say, its default too."""
 RECIPES = sorted((Path(__file__).parents[3] / "configs" / "recipes").glob("*.yaml"))
 
 
@@ -137,6 +139,7 @@ def test_recipes_name_real_methods_and_repeat_no_default_of_theirs(path):
         f"{where}.{key}: {value!r} is the default of {slot} '{method.name}'"
         for where, slot, method in used(loaded.config)
         for key, value in method.arguments.items()
+        if (method.name, key) not in ASKED
         if not (parameter := found[slot].get(method.name).parameters[key]).required and parameter.default == value
     ]
     assert names_sources(path) or repeated == []

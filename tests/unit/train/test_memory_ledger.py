@@ -210,7 +210,7 @@ def test_forward_and_backward_and_update_against_the_plan() -> None:
     plain: dict[str, Any] = {"compute": torch.float32, "recompute": False, "grid": None, "chunk": None, "lora": None}
     run = saved_bytes.ready(model, [(400, (60,) * 4)], frozen=frozen, **plain)
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=0.0, foreach=True)
+    optimizer = torch.optim.AdamW(trained, lr=0.0, fused=True)
     for p in trained:
         p.grad = torch.zeros_like(p)
     optimizer.step()

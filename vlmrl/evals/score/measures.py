@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from vlmrl.answers.base import ANSWER_TYPES, METRICS, Metric, scored
 from vlmrl.evals.score.records import Record
@@ -88,6 +88,11 @@ def allowed_metrics(*answer_types: str) -> tuple[str, ...]:
     own = {metric.name for kind in kinds for metric in (*kind.metrics, *kind.more_metrics)}
     others = {metric.name for kind in ANSWER_TYPES.values() for metric in (*kind.metrics, *kind.more_metrics)} - own
     return tuple(name for name in LABELS if name not in others)
+
+
+def applicable(answer_types: Collection[str]) -> tuple[str, ...]:
+    """List the metrics that can apply to records of these answer types; all where one is not ours, as in imported results."""
+    return allowed_metrics(*answer_types) if all(kind in ANSWER_TYPES for kind in answer_types) else tuple(LABELS)
 
 
 def present(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from vlmrl.answers.exact_text import normalise
-from vlmrl.evals.score.measures import METRICS, allowed_metrics, main_score
+from vlmrl.evals.score.measures import METRICS, applicable, main_score
 from vlmrl.evals.score.records import Record
 from vlmrl.metrics.stats import majority, pass_all_k, pass_at_k
 
@@ -27,7 +27,7 @@ def metric_values(answers: Answers, only: Collection[str] | None = None) -> dict
         Metric -> its value and cluster per question, group or category.
     """
     # most metrics are those of other types of answers: they are not asked
-    asked = set(allowed_metrics(*{r.answer_type for rows in answers.values() for r in rows})) & set(METRICS if only is None else only)
+    asked = set(applicable({r.answer_type for rows in answers.values() for r in rows})) & set(METRICS if only is None else only)
     out = {name: question_values(of, answers) for name, of in METRICS.items() if name in asked}
     if all(is_scored(r) for rows in answers.values() for r in rows):
         out |= {name: of(answers) for name, of in GROUPED.items() if only is None or name in only}

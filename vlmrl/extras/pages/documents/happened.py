@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vlmrl.evals.score.levels import WORDS, difficulties, has_levels, ranked, score_label, whole_stages
-from vlmrl.evals.score.measures import COMMON, LABELS, METRICS, allowed_metrics
+from vlmrl.evals.score.measures import COMMON, LABELS, METRICS, applicable
 from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
@@ -33,7 +33,7 @@ def main_metric(records: Sequence[Record]) -> str | None:
     if len(types) > 1 and all(is_scored(r) for r in records):
         return "score"
     apart = (*COMMON, *UNBOUNDED, "score")
-    own = (m for m in allowed_metrics(*types) if m in METRICS and m not in apart)
+    own = (m for m in applicable(types) if m in METRICS and m not in apart)
     return next((m for m in own if any(METRICS[m](r) is not None for r in records)), None)
 
 

@@ -64,6 +64,11 @@ def roots() -> Iterator[str]:
     assert len(entries) >= 2, "pyproject.toml names the command and the lmms-eval entry"
     yield from entries
     yield from (name for name in MODULES if name.endswith(".__main__"))  # python -m vlmrl
+    for name in MODULES:  # Python imports it at start from a folder that a module beside the folder puts on PYTHONPATH
+        if name.endswith(".sitecustomize"):
+            folder = MODULES[name].parent
+            assert any(f'"{folder.name}"' in one.read_text(encoding="utf-8") for one in folder.parent.glob("*.py")), name
+            yield name
     for package in (*PACKAGES, "vlmrl.answers"):  # `methods`, and the package of answer types itself, import every file in these
         yield from (name for name in MODULES if name == package or name.startswith(f"{package}."))
     for script in sorted((ROOT / "data").rglob("*.py")):

@@ -1,8 +1,9 @@
-"""Rewards `majority_vote` and `urpa`: labels from the group itself."""
+"""Rewards `majority_vote`, `urpa` and `ttrv`: agreement within the group itself."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import partial
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.builders import group, sample
 from vlmrl.protocols import RewardContext
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.rewards.temporal_iou import temporal_iou_reward
-from vlmrl.zoo.rewards.pseudo_label import majority_vote, pseudo_span, urpa, vote
+from vlmrl.zoo.rewards.pseudo_label import majority_vote, pseudo_span, ttrv, urpa, vote
 from vlmrl.zoo.rewards.surrogate_length import surrogate_length
 
 CTX = RewardContext()
@@ -81,3 +82,31 @@ def test_urpa_is_not_asked_for_the_gold_answer():
     assert RewardRunner([("urpa", 1.0, urpa)]).self_test([sample()], "think_answer") == []
     assert RewardRunner([("surrogate_length", 1.0, partial(surrogate_length, maximum=4))]).self_test([sample()], "think_answer") == []
     assert RewardRunner([("temporal_iou", 1.0, temporal_iou_reward), ("urpa", 1.0, urpa)]).self_test([sample()], "think_answer") == []
+
+
+def test_ttrv_by_hand():
+    """Shares 1/2, 1/4 and, of what cannot be read, 1/4: the entropy is 1.5 ln 2 of at most ln 3."""
+    mixed = group(
+        ["<think>t</think><answer>Yes</answer>", "<think>t</think><answer> yes</answer>", "<think>t</think><answer>no</answer>", "x"]
+    )
+    entropy = 1.5 * math.log(2) / math.log(3)
+    assert ttrv(mixed, CTX) == pytest.approx([0.5 - 0.75 * entropy, 0.5 - 0.75 * entropy, 0.25 - 0.75 * entropy, -0.75 * entropy])
+    assert ttrv(mixed, CTX, alpha=0.0) == [0.5, 0.5, 0.25, 0.0]
+    assert ttrv(answers("a", "a"), CTX) == [1.0, 1.0]
+    assert ttrv(answers("a", "b"), CTX) == pytest.approx([-0.25, -0.25])
+    assert ttrv(group(["no tags", "<think>"]), CTX) == [None, None]
+    with pytest.raises(ValueError, match="alpha is -1"):
+        ttrv(mixed, CTX, alpha=-1.0)
+
+
+def test_ttrv_counts_sampled_rows_only():
+    one = answers("a", "b", "c")
+    injected = dataclasses.replace(one.rollouts[2], provenance="ground_truth")
+    rows = (*one.rollouts[:2], injected)
+    assert ttrv(dataclasses.replace(one, rollouts=rows), CTX, alpha=0.0) == [0.5, 0.5, 0.0]
+
+
+def test_a_mean_cancels_the_entropy_of_ttrv():
+    found = [ttrv(answers("a", "a", "b", "c"), CTX, alpha=alpha) for alpha in (0.0, 0.75)]
+    centred = [[value - sum(row) / 4 for value in row] for row in found]
+    assert centred[0] == pytest.approx(centred[1])

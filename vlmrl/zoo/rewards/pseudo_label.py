@@ -2,7 +2,8 @@
 
 `majority_vote`: the most common answer is the label (TTRL, arXiv:2504.16084). `vote` weighs ballots, as RLCCF (arXiv:2508.12338) weighs the
 ballots of several models by each model's agreement with itself; with one model the two are the same. `urpa`: the mean of the answered
-time spans is the label, and the overlap with it counts less where the spans disagree (arXiv:2508.06317).
+time spans is the label, and the overlap with it counts less where the spans disagree (arXiv:2508.06317). `ttrv`: no label; an answer earns
+how often the group gives it, less the entropy of what the group answers (arXiv:2510.06783).
 
 Common rules: an answer that cannot be read has no vote and earns 0; of equally heavy answers the one that came first wins; rows that the
 policy did not sample have no vote. Answers are compared without case and spacing. A label is only as good as the policy: watch how often
@@ -48,6 +49,39 @@ def majority_vote(group: Group, ctx: RewardContext) -> list[float | None]:
     answers = _answers(group)
     label = vote([[answer for answer, rollout in zip(answers, group.rollouts, strict=True) if rollout.on_policy]])
     return [None if label is None else float(answer == label) for answer in answers]
+
+
+def shares(votes: Sequence[str | None]) -> tuple[dict[str, float], float]:
+    """(answer -> its share of the votes, entropy of the votes over that of as many different ones in equal parts, in [0, 1]).
+
+    Votes that could not be read, None, count together as one more answer, of which no share is given.
+    """
+    counts: dict[str | None, int] = {}
+    for answer in votes:
+        counts[answer] = counts.get(answer, 0) + 1
+    found = {answer: count / len(votes) for answer, count in counts.items()}
+    entropy = -math.fsum(share * math.log(share) for share in found.values())
+    return {answer: share for answer, share in found.items() if answer is not None}, entropy / math.log(max(2, len(found)))
+
+
+@reward("ttrv", paper="arXiv:2510.06783", best=None, compares=True, no_truth=True)
+def ttrv(group: Group, ctx: RewardContext, *, alpha: float = 0.75) -> list[float | None]:
+    """Share of the group's rollouts that give the same answer, less alpha times the entropy of their answers; None where none can be read.
+
+    The entropy, over the logarithm of the number of different answers, is one number for a group: an advantage that subtracts the group's
+    mean, GRPO's among them, cancels it, and what trains is the share. Ours: answers that cannot be read are one answer for the entropy.
+
+    Raises:
+        ValueError: alpha below 0.
+    """
+    if alpha < 0:
+        raise ValueError(f"ttrv: alpha is {alpha}; it must not be negative")
+    answers = _answers(group)
+    votes = [answer for answer, rollout in zip(answers, group.rollouts, strict=True) if rollout.on_policy]
+    if all(answer is None for answer in votes):
+        return [None] * len(answers)
+    share, entropy = shares(votes)
+    return [(0.0 if answer is None else share.get(answer, 0.0)) - alpha * entropy for answer in answers]
 
 
 def pseudo_span(spans: Sequence[Span], gamma: float) -> tuple[Span, float]:

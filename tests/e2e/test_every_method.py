@@ -88,6 +88,7 @@ CASES: dict[str, dict[str, Case]] = {
     "reweight": {
         **{name: listed("reweight", name) for name in ("high_entropy", "ace", "adora", "ap_grpo", "d3s_tokens", "dcpo", "fixed_negative")},
         **{name: listed("reweight", name) for name in ("gtpo", "gtpo_entropy", "hapo_low_entropy", "xrpo_sharpening", "srpo_proposed")},
+        **{name: listed("reweight", name) for name in ("vppo", "vppo_tokens", "pgpo")},
         "trajectory_mean": listed("reweight", "trajectory_mean", SUM),
         "capo_proposed": listed("reweight", "capo_proposed", step=0.005),
         "dr_irl_proposed": listed("reweight", "dr_irl_proposed", similarity="format", gap="format"),
@@ -114,6 +115,7 @@ CASES: dict[str, dict[str, Case]] = {
     "auxiliary_loss": {
         "entropy_bonus": listed("auxiliary_losses", "entropy_bonus", weight=0.01),
         "expo": listed("auxiliary_losses", "expo", TRUTH, weight=0.1),
+        "papo": listed("auxiliary_losses", "papo", weight=1.0),
     },
     "constraint": {
         "lagrangian": listed("constraints", "lagrangian", EXACT, thresholds={"format": 0.9}, min_applicable=1),
@@ -199,7 +201,7 @@ CASES: dict[str, dict[str, Case]] = {
         "igrpo": strategy("igrpo"),
     },
     "reward": {
-        **{name: reward(name) for name in ("think_format", "structure", "answer_score", "majority_vote", "urpa")},
+        **{name: reward(name) for name in ("think_format", "structure", "answer_score", "majority_vote", "ttrv", "urpa")},
         "length": reward("length", low=0, high=20, maximum=60),
         "repetition": reward("repetition", size=1),
     },

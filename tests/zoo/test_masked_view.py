@@ -13,11 +13,14 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.support.builders import sample
+from tests.support.families import tiny_folder
 from tests.support.tiny import MEDIA, Tiny
 from vlmrl import rng
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import MediaError
 from vlmrl.media.store import MediaStore
+from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
 from vlmrl.train.stage.algorithm import Bound
@@ -194,6 +197,21 @@ def test_unseen_leaves_the_placeholders_out(tiny: Tiny, tmp_path: Path) -> None:
     torch.testing.assert_close(found[:2], score_rows(here.learner, rows_of(tiny, out)), rtol=0, atol=1e-6)
     assert found[2:].isnan().all()
     assert here.learner.vision.patches_encoded == 0
+
+
+def test_a_family_of_its_own_processor_is_masked_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(tiny_folder("gemma3", tmp_path, monkeypatch))
+    bundle = load_processor(folder, family="generic")
+    model: Any = SimpleNamespace(bundle=bundle, samples=[sample()], policy=load_policy(folder, bundle, device="cpu"))
+    pixels = picture(tmp_path / "a.png")
+    store, encoder = world(model, tmp_path)
+    prompt = asked(model, encoder, "a.png")
+    rows, here = rows_of(model, prompt), stage(model, store)
+    found = masked.masked_logprobs(here, SimpleNamespace(rows=rows), bound(share=1.0))["masked_logp_NT"]
+    Image.fromarray(np.zeros_like(pixels)).save(tmp_path / "b.png")
+    torch.testing.assert_close(found, score_rows(here.learner, rows_of(model, asked(model, encoder, "b.png"))), rtol=0, atol=1e-6)
+    gone = masked.unseen_logprobs(here, SimpleNamespace(rows=rows), bound())["unseen_logp_NT"]
+    assert float((gone - found).abs().max()) > 1e-4, "a black picture is not no picture"
 
 
 def test_a_batch_without_media_has_nothing_to_score(tiny: Tiny, tmp_path: Path) -> None:

@@ -14,17 +14,40 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vlmrl.algo.ratio import MAX_LOG_RATIO
-from vlmrl.media.store import MediaStore, ProcessedMedia
-from vlmrl.types import MediaHandle, Prompt
+from vlmrl.types import MediaHandle, MediaKind, Prompt
 
 MOST = 10.0
 """The authors' bound of an estimate of the divergence at a token, in nats."""
+
+
+class ShownMedium(Protocol):
+    """What is read of a medium that the policy is shown (`media.store.ProcessedMedia`)."""
+
+    @property
+    def handle(self) -> MediaHandle: ...
+
+    @property
+    def frames(self) -> np.ndarray: ...
+
+    @property
+    def times(self) -> np.ndarray | None: ...
+
+
+class ShownMedia(Protocol):
+    """The part of `media.store.MediaStore` that masks need."""
+
+    temporal_patch_size: int
+
+    def get_key(self, key: str) -> ShownMedium: ...
+
+    def put(self, frames: np.ndarray, kind: MediaKind, *, times: np.ndarray | None = None, spacing: float | None = None) -> ShownMedium: ...
 
 
 def blackened(frames: np.ndarray, hidden: np.ndarray, patch: int) -> np.ndarray:
@@ -47,7 +70,7 @@ def blackened(frames: np.ndarray, hidden: np.ndarray, patch: int) -> np.ndarray:
 class MaskedView:
     """Media with a share of their patches blackened. It is the source of pixels of a `VisionCache`, and needs no cache of its own."""
 
-    store: MediaStore
+    store: ShownMedia
     patch: int
     share: float
     draw: Callable[[str], np.random.Generator]
@@ -69,7 +92,7 @@ class MaskedView:
                 self._made[handle.key], self.origin[made.key] = made, handle
         return dataclasses.replace(prompt, media=tuple(self._made[handle.key] for handle in prompt.media))
 
-    def get_key(self, key: str) -> ProcessedMedia:
+    def get_key(self, key: str) -> ShownMedium:
         """Look up a masked medium; one that has left the store is made again.
 
         Raises:
@@ -84,7 +107,7 @@ class MaskedView:
                 raise RuntimeError(f"masked medium {key} came out as {entry.handle.key} when it was made again") from None
             return entry
 
-    def _masked(self, handle: MediaHandle) -> ProcessedMedia:
+    def _masked(self, handle: MediaHandle) -> ShownMedium:
         seen = self.store.get_key(handle.key)
         rows, columns = (math.ceil(side / self.patch) for side in seen.frames.shape[1:3])
         hidden = self.draw(handle.key).random((rows, columns)) < self.share

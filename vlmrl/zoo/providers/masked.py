@@ -1,7 +1,7 @@
 """Log-probs of the same answers where the policy sees less: patches of the media blackened (`masked_logp`), or no media (`unseen_logp`).
 
 Which patches are black goes by the run's seed, the step and the medium's key: other ones in every step, the same ones for all rows of a
-prompt, for all updates of a step and in a resumed run. So the tower sees each masked medium once per pass over the step's rows; its features
+prompt, for all updates of a step and in a resumed run. So the tower sees each masked medium once per pass over the step's rows; features
 are in a cache with the bound of the policy's own, which is dropped behind the pass. The keys are those of masked pixels (`zoo.masked`).
 
 Ours: the papers' code masks anew for every answer; here the answers of a group share a mask, as they share the picture.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -40,14 +39,6 @@ def test_folders_are_served(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     assert run(str(one), str(two), "--port", "7")[0] == 0
     assert run()[0] == 0
     assert asked == [([one], 0), ([one, two], 7), ([Path("runs")], 0)]
-
-
-def test_the_runs_of_a_folder_are_listed_for_programs(run: Run, tmp_path: Path):
-    make_run(tmp_path / "runs" / "one")
-    assert json.loads(run("--json")[1])[0]["path"] == "runs/one"
-    code, _, err = run("runs", "runs", "--json")
-    assert code == 64
-    assert "--json lists the runs of one folder" in err
 
 
 def test_where_there_is_nothing_to_look_at_that_is_refused(run: Run, tmp_path: Path):

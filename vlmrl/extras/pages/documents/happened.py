@@ -105,7 +105,7 @@ def what_happened(x: Evaluated) -> list[str]:
         return _broken(last, summary)
     out = [f"{stage_words(last)} {_by_level(x, own) or _overall(metric, label, own.gaps[metric], asked)}."]
     if len(names) > 2:
-        out.append(_since(metric, label, whole.gaps[metric], when(first)))
+        out.append(f"Altogether training {_overall(metric, label, whole.gaps[metric], asked)}.")
     return [*out, *_broken(last, summary)]
 
 
@@ -152,16 +152,6 @@ def _overall(metric: str, label: str, gap: Gap, asked: str) -> str:
     if not gap.differ:
         return f"did not move {label}: it is {after} before and after it on {asked}"
     return f"may have moved {label} or not: {before} before it, {after} after it ({difference_text(metric, gap)}) on {asked}"
-
-
-def _since(metric: str, label: str, gap: Gap, then: str) -> str:
-    """The whole of the training, in a sentence."""
-    before, after, way = figure(metric, gap.a), figure(metric, gap.b), gap.sign
-    if not gap.differ:
-        return f"{capital(label)} is where it was {then}: {after}."
-    if not way:
-        return f"Against {before} {then}, {label} of {after} is no difference that is decided ({difference_text(metric, gap)})."
-    return f"{capital(label)} was {before} {then} and is {after} ({difference_text(metric, gap)})."
 
 
 def _broken(name: str, summary: Summary) -> list[str]:

@@ -15,7 +15,7 @@ from vlmrl.evals.score.paired import Comparison
 from vlmrl.evals.score.recipes import NOT_MEASURED
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import COUNTS, figure, level_cell, level_labels
+from vlmrl.evals.score.table import COUNTS, figure, level_cell, level_labels, signed
 from vlmrl.evals.score.timeshare import time_cells, time_shares
 from vlmrl.evals.score.verdict import verdict
 from vlmrl.extras.pages.documents.curves import LINES, matching, spoken
@@ -124,13 +124,10 @@ def has_moved(x: Evaluated, metric: str) -> bool:
 
 
 def _change(x: Evaluated, metric: str) -> str:
-    first = x.stages[0]
-    known = x.comparisons.get((first, x.stages[-1]))
+    first, last = x.stages[0], x.stages[-1]
+    known = x.comparisons.get((first, last))
     gap = None if known is None else known.gaps.get(metric)
-    if gap is None:
-        return ""
-    then = "against before training" if first == "base" else f"since {when(first)}"
-    return f"{gap.difference:+.{1 if metric in COUNTS else 3}f} {then}" if gap.difference else "as before training"
+    return "" if gap is None else f"{signed(metric, gap.difference)} from {when(first)} to {when(last)}"
 
 
 def rewards_of(source: Source) -> list[Doc]:

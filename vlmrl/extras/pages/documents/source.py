@@ -66,7 +66,7 @@ def metrics_of(lines: Sequence[Mapping[str, Any]]) -> Metrics:
     return out
 
 
-class Forbidden(Exception):
+class Forbidden(StorageError):
     """A path leads out of the folder that is shown."""
 
 
@@ -83,25 +83,30 @@ class Source:
         self.kept = KeptGroups(self.path / "groups")
         self.frames = self.path / "frames" if kind == "evaluation" else self.path / "eval" / "frames"
         """What evaluations kept of questions."""
+        self.refused = False
+        """Whether something of it is a link out of its folder; it is not read then."""
         self.problems: list[str] = []
         self._known: dict[str, tuple[Any, Any]] = {}
 
     def follow(self) -> tuple[Any, ...]:
-        """Take in what was written since the last call. Returns a stamp: another one where something is new. `Forbidden`, where a file or
-        folder that is read is a link out of the folder."""
+        """Take in what was written since the last call. Returns a stamp: another one where something is new."""
         ranks = rank_folders(self.kept.path).values()
         links = [Path(entry) for rank in ranks for entry in os.scandir(rank) if entry.is_symlink()]
-        for path in (*(self.path / name for name in READ), *ranks, *links):
-            self.confined(path)
+        self.refused = not all(self._inside(path) for path in (*(self.path / name for name in READ), *ranks, *links))
+        if self.refused:
+            return ()
         self.kept.follow()
         written = [_stat(self.path / name) for name in ("metrics.jsonl", "eval/order.json")]
         return self.kept.version, written, self.line.status if self.kind == "run" else ""
 
     def confined(self, path: Path) -> Path:
         """The path, if it is inside of the folder, links followed; else `Forbidden`."""
-        if not path.resolve().is_relative_to(self.path):
-            raise Forbidden
+        if not self._inside(path):
+            raise Forbidden(f"{path}: a link out of {self.path}")
         return path
+
+    def _inside(self, path: Path) -> bool:
+        return path.resolve().is_relative_to(self.path)
 
     def once(self, name: str, stamp: Any, make: Callable[[], T]) -> T:
         """What was made under a name, while its stamp is the same; None is a stamp of nothing that may be kept."""

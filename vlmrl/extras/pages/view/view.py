@@ -34,6 +34,7 @@ from vlmrl.extras.pages.kept.media import opened
 ALL = "all"
 ANSWERS = ("run", "evaluation")
 """What has answers to questions."""
+LINK = "a file in it is a link to elsewhere, so it is not read"
 CACHED = 64
 """Documents that are remembered while nothing changes."""
 
@@ -55,8 +56,6 @@ class View:
         self.pictures = Pictures(inline=inline)
         self._lock = threading.RLock()
         self._answers = {item.name: item for item in self.items if item.kind in ANSWERS}
-        self._refused: set[str] = set()
-        """Those of which a file is a link out of their folder."""
         self._made: dict[str, tuple[Any, Doc]] = {}
         self._makers: dict[str, Callable[..., Doc]] = {
             "folder": self._folder,
@@ -135,26 +134,19 @@ class View:
         return [source for source in self._readable() if source.kind == "run"]
 
     def _readable(self) -> list[Source]:
-        return [source for source in self._answers.values() if source.name not in self._refused]
+        return [source for source in self._answers.values() if not source.refused]
 
     def _stamp(self) -> str:
         told: list[Any] = [file.stat().st_mtime_ns for path in self.paths if (file := path / STUDY).is_file()]
-        self._refused.clear()
-        for source in self._answers.values():
-            try:
-                told.append(source.follow())
-            except Forbidden:
-                if len(self._answers) == 1:
-                    raise
-                self._refused.add(source.name)
-        return hashlib.sha256(repr((told, self._refused)).encode()).hexdigest()[:16]
+        told += [source.follow() for source in self._answers.values()]
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
     def _of(self, name: str, *kinds: str) -> Source:
         found = next((item for item in self.items if item.name == name and item.kind in kinds), None)
         if found is None:
             raise StorageError(f"there is no {kinds[0]} {name!r:.60}")
-        if name in self._refused:
-            raise Forbidden
+        if found.refused:
+            raise Forbidden(f"{name}: {LINK}")
         return found
 
     def _sides(self, name: str) -> list[Source]:
@@ -186,7 +178,7 @@ class View:
             "runs": sorted(lines, key=lambda line: -(line.get("wall") or 0.0)),
             "arms": arms_table(groups) if len(groups) < len(lines) else None,
             "others": [self._said(item, lambda item=item: self._other(item)) for item in self.items if item.kind != "run"],
-            "problems": [f"{name}: a file in it is a link to elsewhere, so it is not read" for name in sorted(self._refused)],
+            "problems": [f"{source.name}: {LINK}" for source in self._answers.values() if source.refused],
         }
 
     def _said(self, item: Source, make: Callable[[], Doc]) -> Doc:

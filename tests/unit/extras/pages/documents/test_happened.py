@@ -59,8 +59,10 @@ def test_a_change_is_called_what_its_interval_says(scores: tuple[tuple[float, ..
 
 
 def test_the_whole_training_is_told_after_its_last_stage() -> None:
-    assert told((0.1, 0.1), (0.5, 0.5), (0.5, 0.5))[1].startswith("Box IoU was 0.100 before training and is 0.500 (+0.400")
-    assert told((0.5, 0.4), (0.1, 0.1), (0.5, 0.4))[1] == "Box IoU is where it was before training: 0.450."
+    assert told((0.1, 0.1), (0.5, 0.5), (0.5, 0.5))[1].startswith("Altogether training raised box IoU from 0.100 to 0.500 (+0.400")
+    assert told((0.5, 0.4), (0.1, 0.1), (0.5, 0.4))[1] == (
+        "Altogether training did not move box IoU: it is 0.450 before and after it on 20 held-out questions."
+    )
 
 
 def test_answers_that_cannot_be_read_are_told() -> None:

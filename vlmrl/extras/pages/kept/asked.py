@@ -18,7 +18,7 @@ from vlmrl import fs
 from vlmrl.errors import StorageError
 from vlmrl.evals.score.records import prompt_ids_hash, sample_hash
 from vlmrl.evals.score.steps import true_steps
-from vlmrl.extras.pages.kept.media import encoded, most_frames, path_of, write
+from vlmrl.extras.pages.kept.media import encoded, most_frames, path_of
 from vlmrl.extras.pages.kept.read import MEDIA
 from vlmrl.extras.pages.kept.record import content_id, drawable
 from vlmrl.media.store import MediaStore, ProcessedMedia
@@ -58,7 +58,7 @@ def question_line(sample: Sample, media: Sequence[MediaHandle], *, shown: bool) 
 def keep_pixels(folder: Path, shown: ProcessedMedia) -> None:
     """Keep a medium as the model saw it."""
     fs.mkdir(folder / MEDIA)
-    write(folder / MEDIA, shown.handle.key, encoded(shown, most_frames(shown), lossless=True))
+    fs.write_bytes(path_of(folder / MEDIA, shown.handle.key), encoded(shown, most_frames(shown), lossless=True))
 
 
 def written(prompt: Prompt, piece: Callable[[Sequence[int]], str]) -> list[tuple[str, int]]:

@@ -14,7 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from vlmrl import fs
 from vlmrl.errors import StorageError
 from vlmrl.media.store import ProcessedMedia
 
@@ -75,11 +74,6 @@ def path_of(folder: Path, key: str) -> Path:
     if not KEY.fullmatch(key):
         raise StorageError(f"{key!r:.80} is no key of a medium")
     return folder / f"{key}.zip"
-
-
-def write(folder: Path, key: str, data: bytes) -> None:
-    """Write the file of a medium."""
-    fs.write_bytes(path_of(folder, key), data)
 
 
 class Medium:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
-from vlmrl.extras.pages.kept import media
+from vlmrl.extras.pages.kept.media import path_of
 from vlmrl.extras.pages.kept.read import MEDIA, entries_of, index_path, numbers, rank_folders, shard_path
 from vlmrl.extras.pages.kept.record import line_of, summary
 
@@ -55,7 +55,7 @@ class KeptWriter:
         """Append a group, after the media that came with it. StorageError, where the disk refused; the shard then ends with the group
         before."""
         for key, data in files.items():
-            media.write(self.folder / MEDIA, key, data)
+            fs.write_bytes(path_of(self.folder / MEDIA, key), data)
             self._media[key] = len(data)
             self._fresh += len(data)
         shard = shard_path(self.folder, self._number)

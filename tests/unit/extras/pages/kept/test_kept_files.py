@@ -144,7 +144,7 @@ def test_media_that_no_group_shows_go_at_the_next_start(tmp_path: Path) -> None:
 
 def test_a_medium_says_which_frames_were_kept(tmp_path: Path) -> None:
     shown = pixels(key_of(1), count=30)
-    media.write(tmp_path, key_of(1), media.encoded(shown, 4))
+    media.path_of(tmp_path, key_of(1)).write_bytes(media.encoded(shown, 4))
     assert media.encoded(shown, 4) == media.encoded(shown, 4), "the same pixels give the same bytes"
     path = tmp_path / f"{key_of(1)}.zip"
     said = media.Medium(path).info

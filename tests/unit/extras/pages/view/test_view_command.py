@@ -61,3 +61,13 @@ def test_a_copy_is_written_where_it_is_wanted(run: Run, tmp_path: Path):
     assert (tmp_path / "new" / "site" / "data" / "run" / "one.js").is_file()
     code, out, _ = run("runs", "--save", "all.html")
     assert (code, out) == (0, "all.html\n")
+
+
+def test_a_run_with_a_link_to_elsewhere_is_not_copied(run: Run, tmp_path: Path):
+    one = make_run(tmp_path / "runs" / "one")
+    (one / "metrics.jsonl").rename(tmp_path / "outside")
+    (one / "metrics.jsonl").symlink_to(tmp_path / "outside")
+    code, _, err = run(str(one), "--save", "x.html")
+    assert code == 74
+    assert "one: a file in it is a link to elsewhere, so it is not read" in " ".join(err.split())
+    assert not (tmp_path / "x.html").exists()

@@ -1,4 +1,4 @@
-"""What happened in a run, in the first sentences of its page: what the last stage moved, on which questions, and what it cost.
+"""What happened in a run, in the first sentences of its page: what the last stage moved and on which questions.
 
 Differences are those of the paired comparison (`score.paired`) and are called what their intervals say.
 """

@@ -19,7 +19,7 @@ from vlmrl.errors import StorageError
 from vlmrl.evals.score.records import prompt_ids_hash, sample_hash
 from vlmrl.evals.score.steps import true_steps
 from vlmrl.extras.pages.kept.media import encoded, most_frames, path_of
-from vlmrl.extras.pages.kept.read import MEDIA
+from vlmrl.extras.pages.kept.read import MEDIA, object_of
 from vlmrl.extras.pages.kept.record import content_id, drawable
 from vlmrl.media.store import MediaStore, ProcessedMedia
 from vlmrl.types import MediaHandle, Prompt, Sample
@@ -83,16 +83,11 @@ def _add(path: Path, prompts: Sequence[Prompt], named: Callable[[Prompt], str], 
 
 def read_lines(path: Path) -> dict[str, dict[str, Any]]:
     """Hash -> line of a file of prompts (`prompt`) or questions (`content`, `question`, `gold`); none where there is no file."""
+    wanted = {"hash", "prompt"} if path.name == PROMPTS else {"hash", "content", "question", "gold"}
     out: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), start=1):
-        try:
-            row = json.loads(line)
-            if path.name == PROMPTS:
-                row["prompt"] = [(str(text), int(count)) for text, count in row["prompt"]]
-            else:
-                row |= {key: str(row[key]) for key in ("content", "question", "gold")}
-            out[str(row["hash"])] = row
-        except (KeyError, TypeError, ValueError) as error:
-            what = "prompt" if path.name == PROMPTS else "question"
-            raise StorageError(f"{path}:{number}: not a kept {what} ({error!r}); remove the file and evaluate again") from error
+        row = object_of(line)
+        if row is None or not wanted <= set(row):
+            raise StorageError(f"{path}:{number}: not a kept prompt or question; remove the file and evaluate again")
+        out[str(row["hash"])] = row
     return out

@@ -53,7 +53,7 @@ def entries_of(folder: Path, number: int) -> list[dict[str, Any]]:
     shard, index, found, covered = shard_path(folder, number), index_path(folder, number), list[dict[str, Any]](), 0
     size = shard.stat().st_size
     for line in index.read_bytes().splitlines() if index.is_file() else ():
-        entry = _object(line)
+        entry = object_of(line)
         # damaged, behind, or of an earlier version: the rest is read from the shard
         if entry is None or not set(entry) >= KEYS or entry["at"] != covered or covered + entry["length"] > size:
             break
@@ -62,7 +62,7 @@ def entries_of(folder: Path, number: int) -> list[dict[str, Any]]:
     with shard.open("rb") as file:
         file.seek(covered)
         for line in file:
-            record = _object(line) if line.endswith(b"\n") else None
+            record = object_of(line) if line.endswith(b"\n") else None
             if record is None or record.get("v") != VERSION:
                 break
             found.append(summary(record, covered, len(line)))
@@ -114,13 +114,14 @@ class KeptGroups:
             raise StorageError(f"no kept group has the address {address!r:.60}")
         with shard_path(folder, number).open("rb") as file:
             file.seek(at)
-            record = _object(file.read(length))
+            record = object_of(file.read(length))
         if record is None:
             raise StorageError(f"{shard_path(folder, number)}: what begins at byte {at} is no group; the file was changed")
         return record
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def object_of(line: bytes) -> dict[str, Any] | None:
+    """The JSON object of a line; None for anything else."""
     try:
         value = json.loads(line)
     except ValueError:

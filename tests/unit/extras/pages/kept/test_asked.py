@@ -61,8 +61,8 @@ def test_prompts_are_kept_once_and_only_the_first(tmp_path: Path) -> None:
     keep_all(tmp_path, [other])
     found = read_lines(files[0])
     assert len(found) == KEPT + 1
-    assert found[prompt_ids_hash(some[0])]["prompt"] == [("question 0", 1)]
-    assert found[prompt_ids_hash(other)]["prompt"] == [("another format", 1)]
+    assert found[prompt_ids_hash(some[0])]["prompt"] == [["question 0", 1]]
+    assert found[prompt_ids_hash(other)]["prompt"] == [["another format", 1]]
     assert len(read_lines(files[1])) == KEPT + 5, "of every question its words"
     assert read_lines(tmp_path / PROMPTS) == {}
 
@@ -105,29 +105,29 @@ def test_what_was_asked_has_the_content_of_a_kept_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        *((PROMPTS, line) for line in ("no JSON", '{"hash": "x"}', '{"hash": "x", "prompt": [["a"]]}')),
+        *((PROMPTS, line) for line in ("no JSON", '{"hash": "x"}', "3")),
         *((QUESTIONS, line) for line in ("no JSON", '{"hash": "x"}', "[]")),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, line: str) -> None:
     good_line = {"hash": "y", "prompt": [["a", 1]], "content": "c", "question": "q", "gold": "g"}
     (tmp_path / name).write_text(json.dumps(good_line) + "\n" + line + "\n")
-    with pytest.raises(StorageError, match=rf"{name}:2: not a kept (prompt|question)"):
+    with pytest.raises(StorageError, match=rf"{name}:2: not a kept prompt or question"):
         read_lines(tmp_path / name)
 
 
 def test_models_that_were_asked_differently_have_prompts_of_their_own(tmp_path: Path) -> None:
-    def shown(name: str, prompts: dict[str, str], **change: str) -> list[tuple[str, list[tuple[str, int]]]]:
+    def shown(name: str, prompts: dict[str, str], **change: str) -> list[tuple[str, list[list[Any]]]]:
         rl = [dataclasses.replace(r, **change) for r in good()]
         run = make_run(tmp_path / name, {"base": poor(), "rl": rl})
         lines = [{"hash": one, "prompt": [[text, 1]]} for one, text in prompts.items()]
         (run / "eval" / "frames" / PROMPTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
         return [(one["who"], one["pieces"]) for one in View([run]).document("question/box-1")["prompts"]]
 
-    assert shown("same", {"p": "Where?"}) == [("", [("Where?", 1)])]
+    assert shown("same", {"p": "Where?"}) == [("", [["Where?", 1]])]
     assert shown("none", {}) == []
-    assert shown("two", {"p": "Where?", "q": "Where!"}, prompt_ids_hash="q") == [("base", [("Where?", 1)]), ("rl", [("Where!", 1)])]
-    assert shown("one", {"q": "Where!"}, prompt_ids_hash="q") == [("rl", [("Where!", 1)])]
+    assert shown("two", {"p": "Where?", "q": "Where!"}, prompt_ids_hash="q") == [("base", [["Where?", 1]]), ("rl", [["Where!", 1]])]
+    assert shown("one", {"q": "Where!"}, prompt_ids_hash="q") == [("rl", [["Where!", 1]])]
 
 
 def test_imported_answers_without_counts_or_pixels_are_shown(tmp_path: Path) -> None:

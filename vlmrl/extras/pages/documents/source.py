@@ -46,24 +46,21 @@ class Metrics:
     walls: Points = field(default_factory=Points)
     """When the first line of a step was written, in seconds since 1970."""
 
-
-def metrics_of(lines: Sequence[Mapping[str, Any]]) -> Metrics:
-    """Sort lines by what they are about."""
-    out = Metrics()
-    for line in lines:
-        stage, step = stage_of(line), line.get("global_step")
-        if not isinstance(step, int):
-            continue
-        if stage is not None:
-            out.stages[stage] = out.stages.get(stage, (step, step))[0], step
-        if isinstance(line.get("wall"), int | float):
-            out.walls.setdefault(step, float(line["wall"]))
-        if line.get("stage") == "run":
-            continue  # about the whole run, when it has ended: its numbers are those of no step
-        for name, value in line.items():
-            if name not in _OWN and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-                out.columns.setdefault(name, {})[step] = float(value)
-    return out
+    def take(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Take in lines that came after those before."""
+        for line in lines:
+            stage, step = stage_of(line), line.get("global_step")
+            if not isinstance(step, int):
+                continue
+            if stage is not None:
+                self.stages[stage] = self.stages.get(stage, (step, step))[0], step
+            if isinstance(line.get("wall"), int | float):
+                self.walls.setdefault(step, float(line["wall"]))
+            if line.get("stage") == "run":
+                continue  # about the whole run, when it has ended: its numbers are those of no step
+            for name, value in line.items():
+                if name not in _OWN and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+                    self.columns.setdefault(name, {})[step] = float(value)
 
 
 class Forbidden(StorageError):
@@ -87,6 +84,9 @@ class Source:
         """Whether something of it is a link out of its folder; it is not read then."""
         self.problems: list[str] = []
         self._known: dict[str, tuple[Any, Any]] = {}
+        self._lines: list[dict[str, Any]] = []
+        self._metrics = Metrics()
+        self._size = 0
 
     def follow(self) -> tuple[Any, ...]:
         """Take in what was written since the last call. Returns a stamp: another one where something is new."""
@@ -171,12 +171,22 @@ class Source:
     def lines(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl."""
         path = self.path / "metrics.jsonl"
-        return self._rows(path, read_metrics) if path.is_file() else []
+        return self._rows(path, self._grown) if path.is_file() else []
 
     @property
     def metrics(self) -> Metrics:
         """Those lines by step."""
-        return self.once("metrics", _stat(self.path / "metrics.jsonl"), lambda: metrics_of(self.lines))
+        return self._metrics if self.lines else Metrics()
+
+    def _grown(self, path: Path) -> list[dict[str, Any]]:
+        """The lines, of which only those are read that came since the last call."""
+        if path.stat().st_size < self._size:  # resumed from an earlier step
+            self._lines, self._metrics = [], Metrics()
+        self._size = path.stat().st_size
+        new = read_metrics(path, len(self._lines))
+        self._metrics.take(new)
+        self._lines = [*self._lines, *new]
+        return self._lines
 
     def _rows(self, path: Path, read: Callable[[Path], list[T]]) -> list[T]:
         def rows() -> list[T]:

@@ -99,6 +99,17 @@ def test_what_is_not_finite_is_left_out_and_the_end_of_a_run_is_no_step(tmp_path
     assert run.metrics.stages == {"rl": (1, 3)}
 
 
+def test_a_run_that_goes_on_from_an_earlier_step_has_no_values_of_the_steps_it_lost(tmp_path: Path) -> None:
+    run = source(tmp_path, [line(n, loss=float(n)) for n in range(1, 6)])
+    assert max(run.metrics.columns["loss"]) == 5
+    text = (run.path / "metrics.jsonl").read_text()
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"stage": "rl"} | line(6, loss=0.5)) + "\n")
+    assert (len(run.lines), run.metrics.columns["loss"][6]) == (6, 0.5)
+    (run.path / "metrics.jsonl").write_text("".join(text.splitlines(keepends=True)[:2]))
+    assert (len(run.lines), run.metrics.columns["loss"], run.metrics.stages) == (2, {1: 1.0, 2: 2.0}, {"rl": (1, 2)})
+
+
 def test_evaluations_are_one_line_and_a_score_that_repeats_another_is_left_out(tmp_path: Path) -> None:
     lines = [line(n, **{"eval/miou": v, "eval/score": v, "eval/parse_rate": 1.0, "eval/r1@0.5": 0.1}) for n, v in ((0, 0.2), (10, 0.4))]
     assert {title: list(series) for title, (_, series) in chosen(source(tmp_path, lines)).items()} == {

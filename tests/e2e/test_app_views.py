@@ -70,7 +70,7 @@ def test_from_the_folder_to_a_question_and_back_by_the_address(browser: Browser,
             "after SFT\n",
             "after RL\n",
         ]
-        assert {"exact", "brief"} <= set(seen.texts(".rewards > span"))
+        assert {"exact", "brief"} <= set(seen.texts(".dots > span"))
 
         seen.click("nav a", "Questions")
         seen.press("/")
@@ -118,15 +118,35 @@ def test_a_table_has_only_the_rows_in_sight(browser: Browser, folder: Path) -> N
         assert (seen.at, seen.text(".sheet [aria-sort]")) == ("/questions/dots-s0?filter=held&sort=text", "question ↑")
 
 
+def became(kept: dict[str, Any]) -> dict[str, list[int]]:
+    """Questions that no kept step solved, and those that one solved before and the last one did not; the best reward is 1."""
+    history: dict[int, list[bool]] = {}
+    for _, q, best in sorted(zip(kept["global"], kept["q"], kept["best"], strict=True)):
+        history.setdefault(q, []).append(best == 1.0)
+    never = [q for q, right in history.items() if not any(right)]
+    return {"never": never, "lost": [q for q, right in history.items() if any(right) and not right[-1]]}
+
+
+STORIES = [([0, 0.5], "never"), ([1, 0], "lost"), ([0, 1, 0], "lost"), ([0, 1], "learnt"), ([1, 0, 1], None), ([1], None), ([], None)]
+
+
+@pytest.mark.parametrize(("best", "state"), STORIES)
+def test_what_became_of_a_question_by_hand(browser: Browser, folder: Path, best: list[float], state: str | None) -> None:
+    with tab(browser, folder) as seen:
+        assert seen.page.run(f"became({best}, 1)") == state
+        assert seen.page.run("became([0, 0.5], 0.5)") == "learnt"
+
+
 def test_groups_by_question_and_step(browser: Browser, folder: Path) -> None:
     table = document(folder, "questions/dots-s0")
+    states = became(table["kept"])
     with tab(browser, folder, at="/groups/dots-s0") as seen:
-        counts = {name: len(table["states"][state]) for name, state in (("never solved", "never"), ("lost again", "lost"))}
+        counts = {name: len(states[state]) for name, state in (("never solved", "never"), ("lost again", "lost"))}
         assert all(f"{name} ({n})" in seen.texts("main button") and n for name, n in counts.items())
         seen.click("main button", f"never solved ({counts['never solved']})")
         assert seen.at == "/groups/dots-s0?filter=never"
         steps = sorted(set(table["kept"]["global"]))
-        own = [n for n, q in enumerate(table["kept"]["q"]) if q == table["states"]["never"][0]]
+        own = [n for n, q in enumerate(table["kept"]["q"]) if q == states["never"][0]]
         seen.click("svg.field", at=(4 + 26 * steps.index(table["kept"]["global"][own[0]]) + 10, 7))
         assert seen.at == f"/group/{table['kept']['address'][own[0]]}"
         assert re.match(r"8 × \w+", seen.text(".chip")), "eight equal answers are one"
@@ -228,7 +248,7 @@ def test_empty_views_say_what_is_missing(browser: Browser, tmp_path: Path) -> No
     (run / "config.yaml").write_text(json.dumps({"model": {"path": "toy"}, "stages": [{"name": "rl", "steps": 3}]}))
     with tab(browser, run) as seen:
         assert seen.at == "/run/bare"
-        assert "eval.source" in seen.text(".empty")
+        assert "eval.source" in seen.text(".lead")
         for view, words in (("curves", "No step has been logged yet"), ("questions", "eval.source"), ("groups", "keep.groups_per_step")):
             seen.go(f"/{view}/bare")
             assert words in seen.text(".empty"), view

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -281,13 +282,12 @@ def _run(asked: _Asked, suite: Suite, folder: Path, root: Path, changes: Changes
             bars[task].update(done)
 
         model = asked.model(outer, changes.all_of(suite))
-        pictures = PAGES["evaluation"](folder, model.bundle.piece)
-        watch = EvalCallbacks(progress=progress, answered=pictures.keep)
+        watch = EvalCallbacks(progress=progress, answered=partial(PAGES["questions"], folder / "frames", model.bundle.piece))
         for note in other_wording(asking_of(asked.checkpoint).prompt, suite.tasks):
             ui.say(f"note: {note}")
         result = evaluate_model(model, suite, folder, data_root=root, changes=changes, collective=dist, judge=judge, watch=watch)
     if dist.is_main():
-        ui.say(f"report: {pictures.write_report()}")
+        ui.say(f"report: {PAGES['run'](folder)}")
         for name in (task.id for task in suite.tasks if task.environment is not None):
             ui.say(f"replay: {PAGES['replay'](folder / f'{name}.jsonl')}")
         ui.show(result)

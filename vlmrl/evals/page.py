@@ -12,8 +12,8 @@ TRUTH_COLOUR = "#3f8467"
 PAGES: Catalogue[Callable[..., Any]] = Catalogue("page")
 """What writes a page, by what it shows:
 
-    run           (folder of the run) -> path: its report
-    evaluation    (folder, piece of the tokenizer): `.keep(prompts, store)` for each task, `.write_report()` -> path
+    run           (folder of a run or of an evaluation) -> path: its report
+    questions     (folder, piece of the tokenizer, prompts, store): keeps for it what is asked, once for each task
     comparison    (`FolderComparison`, path) -> path
     check         (budget=prompt tokens): `run.audit.RowsPage`
     answer        (path of a picture, sample, its first medium, answer) -> `Marks`

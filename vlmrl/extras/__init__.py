@@ -43,7 +43,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     "names of columns": {"usual": "vlmrl.extras.importers.hints:USUAL"},
     "page": {
         "run": "vlmrl.extras.pages.view.save:write_page",
-        "evaluation": "vlmrl.extras.pages.view.save:EvaluationPage",
+        "questions": "vlmrl.extras.pages.kept.asked:keep",
         "comparison": "vlmrl.extras.pages.view.save:write_comparison",
         "check": "vlmrl.extras.pages.documents.check:CheckRows",
         "answer": "vlmrl.extras.pages.drawn:draw_answer",

@@ -221,7 +221,7 @@ def held_out_score(s: Session, cfg: StageBase, until: UntilSection, policy: Poli
 def _keep(s: Session, name: str, prompts: Sequence[Prompt]) -> None:
     """What the report needs besides the records."""
     remember_stage(s, name)
-    PAGES["evaluation"](s.run.eval, s.bundle.piece).keep(prompts, s.store)
+    PAGES["questions"](s.run.eval / "frames", s.bundle.piece, prompts, s.store)
 
 
 def _suite(s: Session, name: str, policy: Policy, stop: Stop) -> dict[str, float]:

@@ -49,24 +49,21 @@ def spoken(method: str) -> str:
     return f"{slot.removeprefix('policy_')} '{name}'"
 
 
-def silent_methods(columns: Mapping[str, tuple[Sequence[int], Sequence[float]]]) -> list[str]:
-    """List what is to be said of a run that is over or goes on: per method the longest stretch of steps in which it changed nothing.
+Series = Mapping[str, Mapping[int, float]]
+"""Name in the log -> step of the run -> value."""
 
-    Args:
-        columns: name in the log -> (steps of the run, values).
-    """
+
+def silent_methods(columns: Series) -> list[str]:
+    """List what is to be said of a run that is over or goes on: per method the longest stretch of steps in which it changed nothing."""
     out: list[str] = []
     for method, names in by_method(sorted(columns)).items():
-        steps = sorted({step for name in names for step in columns[name][0]})
-        series = {name: dict(zip(*columns[name], strict=True)) for name in names}
+        steps = sorted({step for name in names for step in columns[name]})
+        series = {name: columns[name] for name in names}
         for still, least, text in ((_idle_at, AFTER, changed_nothing), (_emptied_at, EMPTIED, emptied)):
             stretch = _longest([step for step in steps if still(series, step)], steps)
             if len(stretch) >= least:
                 out.append(text(method, f"in steps {stretch[0]} to {stretch[-1]} of the run"))
     return out
-
-
-Series = Mapping[str, Mapping[int, float]]
 
 
 def _idle_at(series: Series, step: int) -> bool:

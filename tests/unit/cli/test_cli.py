@@ -94,7 +94,6 @@ LIGHT = (
     ("new", "mine", "--task", "gui"),
     ("new", "--list"),
     ("new", "--examples", "mine"),
-    ("view", "runs", "--json"),
     ("plan", "video_3b_1x80gb"),
     ("view", "--help"),
 )
@@ -170,7 +169,7 @@ def error_classes() -> list[type[VlmrlError]]:
 def test_every_error_ends_with_its_own_code(run, monkeypatch, tmp_path, kind):
     error = kind("reason", "text") if kind in (MediaError, RowError) else kind("text")
 
-    def items_of(paths: list[Path]) -> None:
+    def items_of(paths: list[Path], **more: bool) -> None:
         raise error
 
     double(monkeypatch, "vlmrl.extras.pages.documents.folder", items_of=items_of)
@@ -181,7 +180,7 @@ def test_every_error_ends_with_its_own_code(run, monkeypatch, tmp_path, kind):
 
 
 def test_defects_keep_their_traceback(monkeypatch, tmp_path):
-    def items_of(paths: list[Path]) -> None:
+    def items_of(paths: list[Path], **more: bool) -> None:
         raise ZeroDivisionError("a defect")
 
     double(monkeypatch, "vlmrl.extras.pages.documents.folder", items_of=items_of)

@@ -268,11 +268,12 @@ def test_a_span_is_drawn_below_the_frames(tmp_path: Path):
 
 
 def test_frames_with_marks_are_among_those_shown():
-    assert drawn.chosen_frames(5, []) == [0, 1, 2, 3, 4]
-    even = drawn.chosen_frames(71, [])
-    assert even == [0, 10, 20, 30, 40, 50, 60, 70]
-    assert drawn.chosen_frames(71, [33]) == [0, 10, 20, 33, 40, 50, 60, 70]
-    assert set(range(20, 28)) == set(drawn.chosen_frames(71, list(range(20, 40))))
+    frames, times = np.zeros((71, 41, 41, 3), np.uint8), [float(n) for n in range(71)]
+    for on, count, marked in (((), 8, 0), ((33,), 9, 1), ((30,), 8, 1), (tuple(range(1, 40)), 16, 8 + 3)):
+        shapes = tuple(Mark(kind="point", points=((50.0, 50.0),), frame=frame) for frame in on)
+        strip = np.asarray(drawn._strip(frames, times, Marks(shapes=shapes), None))
+        red = (strip[:41] == drawn.COLOUR).all(axis=2).reshape(41, -1, 41).any(axis=(0, 2))
+        assert (len(red), red.sum()) == (count, marked)
 
 
 def test_a_mark_of_one_frame_is_drawn_on_that_one_only(tmp_path: Path):

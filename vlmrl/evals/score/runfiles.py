@@ -166,8 +166,9 @@ def evaluation_at(path: Path) -> Path:
     return max(of_suite, key=place)
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a metrics file. A last line without its newline was being written when the process died, and is left out.
+def read_metrics(path: Path, skip: int = 0) -> list[dict[str, Any]]:
+    """Read the lines of a metrics file behind the first `skip` ones. A last line without its newline was being written when the process
+    died, and is left out.
 
     Raises:
         StorageError: the file is missing, or another line is not a JSON object.
@@ -175,7 +176,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise StorageError(f"{path}: no metrics file")
     out: list[dict[str, Any]] = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+    for number, line in enumerate(path.read_bytes().split(b"\n")[skip:-1], start=skip + 1):
         try:
             row = json.loads(line)
         except ValueError as error:

@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw
 from vlmrl import fs
 from vlmrl.answers.marks import Mark, MarkedFrames, Marks
 from vlmrl.errors import ConfigError
+from vlmrl.extras.pages.kept.media import chosen
 from vlmrl.extras.pages.overlay import answer_marks, target_of
 from vlmrl.media.store import ProcessedMedia
 from vlmrl.types import Sample
@@ -19,7 +20,7 @@ from vlmrl.types import Sample
 COLOUR, FAINT = (220, 30, 30), (150, 150, 150)
 SUFFIXES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 FRAMES = 8
-"""A video is drawn as at most so many frames in a row."""
+"""Of a video that are drawn in a row, evenly spaced; as many that have shapes on them come to them."""
 BAR = 28
 """Pixels of the strip below frames: times, and the span."""
 
@@ -51,26 +52,10 @@ def draw_answer(path: Path, sample: Sample, media: ProcessedMedia, answer: str |
     return marks
 
 
-def chosen_frames(count: int, wanted: Sequence[int], most: int = FRAMES) -> list[int]:
-    """At most `most` of `count` frames: evenly from first to last, each `wanted` one in place of the nearest of them.
-
-    Wanted ones beyond `most` are left out, the later ones first.
-    """
-    if count <= most:
-        return list(range(count))
-    even = [round(i * (count - 1) / (most - 1)) for i in range(most)]
-    kept = list(dict.fromkeys(wanted))[:most]
-    for frame in kept:
-        if frame not in even:
-            free = [i for i, old in enumerate(even) if old not in kept]
-            even[min(free, key=lambda i: abs(even[i] - frame))] = frame
-    return sorted(even)
-
-
 def _strip(frames: np.ndarray, times: Sequence[float], marks: Marks, duration: float | None) -> Image.Image:
     """Frames uint8 [T, h, w, 3] side by side, the time under each; below them the spans on a line of the whole video."""
-    wanted = [mark.frame for mark in marks.shapes if mark.frame is not None]
-    shown = chosen_frames(len(frames), wanted)
+    wanted = {mark.frame for mark in marks.shapes if mark.frame is not None}
+    shown = sorted({*chosen(len(frames), FRAMES), *sorted(wanted)[:FRAMES]})
     height, width = frames.shape[1:3]
     out = Image.new("RGB", (width * len(shown), height + 2 * BAR), (255, 255, 255))
     draw = ImageDraw.Draw(out)

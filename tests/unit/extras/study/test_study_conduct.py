@@ -42,7 +42,8 @@ def test_from_the_file_to_the_verdict(place: Place) -> None:
     report.write()
     shown = study_doc(place.folder / "out")
     assert shown is not None
-    assert shown["said"][0].startswith(f"fast-slow: {HOLDS}. end exact, fast - slow: +0.1")
+    assert shown["said"] == [f"fast-slow: {HOLDS}."]
+    assert shown["tables"][0]["rows"][0][3]["text"].startswith("+0.1")
     assert [row["name"] for row in shown["cards"][0]["rows"]] == ["slow (3)", "fast (3)"]
     assert [len(table["rows"]) for table in shown["tables"]] == [1, 1]
     stored = json.loads((place.folder / "out/study.json").read_text())

@@ -199,13 +199,13 @@ def test_a_method_that_sets_everything_to_0_is_named() -> None:
 def test_the_page_says_the_longest_stretch() -> None:
     steps = list(range(1, 31))
     columns = {
-        "touched/policy_loss.gspo/tokens": (steps, [0.5] * 5 + [0.0] * 12 + [0.5] + [0.0] * 12),
-        "touched/filter.pods/rows": (steps, [0.0] * 9 + [0.5] * 21),
-        "touched/filter.pods/groups": (steps, [0.0] * 9 + [0.5] * 21),
-        "touched/reweight.capo_proposed/tokens": (steps, [1.0] * 30),
-        "touched/reweight.capo_proposed/zeroed": (steps, [0.9] * 28 + [1.0] * 2),
-        "loss": (steps, [0.0] * 30),
+        "touched/policy_loss.gspo/tokens": [0.5] * 5 + [0.0] * 12 + [0.5] + [0.0] * 12,
+        "touched/filter.pods/rows": [0.0] * 9 + [0.5] * 21,
+        "touched/filter.pods/groups": [0.0] * 9 + [0.5] * 21,
+        "touched/reweight.capo_proposed/tokens": [1.0] * 30,
+        "touched/reweight.capo_proposed/zeroed": [0.9] * 28 + [1.0] * 2,
+        "loss": [0.0] * 30,
     }
-    (text,) = silent_methods(columns)
+    (text,) = silent_methods({name: dict(zip(steps, values, strict=True)) for name, values in columns.items()})
     assert text.startswith("loss 'gspo' changed nothing in steps 6 to 17 of the run: ")
     assert spoken("reward_shaping.product") == "reward_shaping 'product'"

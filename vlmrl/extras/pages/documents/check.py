@@ -49,56 +49,48 @@ class CheckRows:
     """`data.max_prompt_tokens`."""
     limit: int = ROWS
     rows: list[Doc] = field(default_factory=list[Doc])
-    good: dict[str, int] = field(default_factory=dict[str, int])
-    rejected: dict[str, int] = field(default_factory=dict[str, int])
+    counts: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    """Source -> how many rows are `good` and `rejected`."""
 
     def wants(self, source: str) -> bool:
         """Whether one more good row of this source would be kept; its pixels need not be fetched otherwise."""
-        return self.good.get(source, 0) < self.limit
+        return self.counts.get(source, {}).get("good", 0) < self.limit
 
     def add(self, source: str, prompt: Prompt, media: ProcessedMedia | None) -> None:
         """A good row with its first medium, if it has any and `wants` said so."""
-        if self.wants(source):
+        if self._counted(source, "good"):
             self.rows.append(row_of(source, prompt.sample, media, tokens=len(prompt.ids), budget=self.budget))
-        self.good[source] = self.good.get(source, 0) + 1
 
     def reject(self, source: str, sample: Sample, reason: str, message: str, media: ProcessedMedia | None = None) -> None:
         """A row that was read and cannot be used. `media` is its first medium, where that is not the fault."""
-        if self._counted(source):
+        if self._counted(source, "rejected"):
             self.rows.append(row_of(source, sample, media, reason=reason, message=message.removeprefix(f"{reason}: ")))
 
     def reject_unread(self, source: str, bad: BadRow) -> None:
         """A row that could not be read."""
-        if self._counted(source):
+        if self._counted(source, "rejected"):
             texts = {"place": f"{bad.file}:{bad.line}", "question": bad.excerpt, "reason": bad.reason, "message": bad.message}
             self.rows.append({**EMPTY, "source": source, **texts, "flags": ["rejected"], "order": order_of(["rejected"])})
 
     def write(self, path: Path) -> Path:
-        """Write the page: one self-contained HTML file, the worst rows first.
-
-        Raises:
-            StorageError: it cannot be written.
-        """
+        """Write the page: one self-contained HTML file, the worst rows first."""
         from vlmrl.extras.pages.view.save import write_documents
 
         folder = {"name": "Data check", "path": "", "start": "check/page", "runs": [], "others": []}
         return write_documents({"folder": folder, "check/page": check_doc(self)}, path, title="Data check - vlmrl", kind="check")
 
-    def _counted(self, source: str) -> bool:
-        self.rejected[source] = self.rejected.get(source, 0) + 1
-        return self.rejected[source] <= self.limit
+    def _counted(self, source: str, kind: str) -> bool:
+        """Count a row; whether it is one of those that are shown."""
+        counts = self.counts.setdefault(source, {"good": 0, "rejected": 0})
+        counts[kind] += 1
+        return counts[kind] <= self.limit
 
 
 def row_of(
     source: str, sample: Sample, media: ProcessedMedia | None, *, tokens: int = 0, budget: int = 1, reason: str = "", message: str = ""
 ) -> Doc:
-    """A row with what the model will see of it, and its place in the order of `order_of`.
-
-    Args:
-        media: its first medium.
-        tokens: of the prompt; `budget`: those that it may have.
-        reason: code of the rejection; without one the row is good.
-    """
+    """A row with what the model will see of it, and its place in the order of `order_of`. `media`: its first medium; `tokens`: of the
+    prompt, and `budget` those that it may have; `reason`: of the rejection, without one the row is good."""
     share, marks, facts = tokens / budget, Marks(), [] if reason else [f"{tokens} tokens, {tokens / budget:.0%} of the budget"]
     smallest = inside = span = picture = None
     if media is not None:
@@ -155,12 +147,8 @@ def check_doc(rows: CheckRows) -> Doc:
     """The rows of a data check, the worst first."""
     ordered, pictures = sorted(rows.rows, key=lambda row: row["order"]), Pictures(inline=True)
     sources = [
-        {
-            **{"name": name, "good": rows.good.get(name, 0), "rejected": rows.rejected.get(name, 0)},
-            "shown_good": sum(row["source"] == name and not row["reason"] for row in ordered),
-            "shown_rejected": sum(row["source"] == name and bool(row["reason"]) for row in ordered),
-        }
-        for name in dict.fromkeys(row["source"] for row in ordered)
+        {"name": name, **counts} | {f"shown_{kind}": min(n, rows.limit) for kind, n in counts.items()}
+        for name, counts in rows.counts.items()
     ]
     shown = [
         {key: value for key, value in row.items() if key not in ("picture", "order")}

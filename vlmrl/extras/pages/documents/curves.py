@@ -11,42 +11,37 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vlmrl.evals.score.timeshare import MILESTONE, TOTAL, UNEXPLAINED
+from vlmrl.evals.score.timeshare import MILESTONE, TOTAL
 from vlmrl.extras.pages.documents.shapes import Doc, stage_words
-from vlmrl.extras.pages.documents.source import Source
+from vlmrl.extras.pages.documents.source import Points, Source
 
 POINTS = 400
 """Most points of a curve; longer ones are means of stretches."""
-NAMED = 5
-"""Phases of a step with a curve of their own, where there are more than one further; the rest share one."""
-REST = "other phases"
+PHASES = 5
+"""Phases of a step that have a curve."""
 HELD_OUT = ("eval/score", "eval/miou", "eval/accuracy", "eval/think_rate", "eval/parse_rate", "eval/*/macro", "eval/*/score")
 """Metrics of the evaluations in a run, drawn from one to the next."""
 SPOKEN = {
     "reward": "sum",
+    "rewards/(.+)/mean": r"\1",
     "frac_reward_zero_std": "all rewards equal",
-    "completions/think_rate": "with thought",
-    "completions/parse_rate": "readable",
+    "filter/(.+)": r"left out by \1",
+    "(?:completions|eval)/think_rate": "with thought",
+    r"completions/think_rate/(?:\w+=)?(.+)": r"\1",
+    "(?:completions|eval)/parse_rate": "readable",
     "completions/format_rate": "right form",
     "completions/clipped_ratio": "cut off",
     "completions/mean_length": "tokens",
     "tokens/forward": "computed",
     "tokens/saved": "saved by sharing",
-    "eval/score": "score",
     "eval/miou": "mIoU",
-    "eval/accuracy": "accuracy",
-    "eval/think_rate": "with thought",
-    "eval/parse_rate": "readable",
+    "eval/(score|accuracy)": r"\1",
+    "eval/(.+)/(macro|score)": r"\1",
+    "distill/gap/(.+)": r"\1",
+    "time/step_total": "whole step",
+    "time/(.+)": r"\1",
 }
-"""Names of metrics as legends say them."""
-_SPOKEN = (
-    (re.compile(r"rewards/(.+)/mean"), r"\1"),
-    (re.compile(r"filter/(.+)"), r"left out by \1"),
-    (re.compile(r"completions/think_rate/(?:\w+=)?(.+)"), r"\1"),
-    (re.compile(r"eval/(.+)/(macro|score)"), r"\1"),
-    (re.compile(r"distill/gap/(.+)"), r"\1"),
-    (re.compile(r"time/(.+)"), r"\1"),
-)
+"""Names of metrics, whole, as legends say them."""
 LINES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Reward", "mean over sampled answers: the sum, and its parts before weighting", ("reward", "rewards/*/mean")),
     ("Gap to the teacher", "nats per sampled token, by what the rows show: log-prob of the policy less the teacher's", ("distill/gap/*",)),
@@ -66,13 +61,13 @@ LINES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "share of groups whose rewards are all equal, and of rows left out by filters",
         ("frac_reward_zero_std", "filter/*"),
     ),
+    (
+        "Tokens of a step",
+        "through the model in the update, and what repeating each prompt for every answer would add",
+        ("tokens/forward", "tokens/saved"),
+    ),
 )
 """Title, note, and names of the metrics (`*` stands for any text) of each group of lines. A group without data is left out."""
-TOKENS = ("tokens/forward", "tokens/saved")
-
-Points = dict[int, float]
-"""Global step -> value."""
-
 
 Groups = dict[str, tuple[str, dict[str, list[tuple[Source, Points]]]]]
 """Title -> (note, metric -> the runs that have it)."""
@@ -92,31 +87,23 @@ def curves_doc(sources: Sequence[Source]) -> Doc:
 def metrics_doc(source: Source) -> Doc:
     """All metrics, by the first word of their name."""
     groups: Groups = {}
-    for name in sorted(source.metrics.columns):
-        groups.setdefault(name.partition("/")[0], ("", {}))[1][name] = [(source, points_of(source, name))]
+    for name, points in sorted(source.metrics.columns.items()):
+        groups.setdefault(name.partition("/")[0], ("", {}))[1][name] = [(source, points)]
     return _drawn(source, groups, str)
-
-
-def stage_bands(source: Source) -> list[Doc]:
-    """The stages that have begun, with their first and last global step."""
-    return [{"words": stage_words(name), "from": first, "to": source.metrics.ends[name]} for name, first in source.metrics.stages]
 
 
 def chosen(source: Source) -> dict[str, tuple[str, dict[str, Points]]]:
     """Title -> (note, series) of each group that has data."""
     columns = source.metrics.columns
-    held = {name: points_of(source, name) for name in matching(columns, HELD_OUT)}
+    held = {name: columns[name] for name in matching(columns, HELD_OUT)}
     held = {name: points for name, points in held.items() if len(points) > 1}
     for name in [name for name in held if name.endswith("/score")]:
         if any(held[name] == points for other, points in held.items() if other != name):
             del held[name]  # of those that agree the named one is drawn
     out = {"Held-out questions": ("means of the evaluations, greedy answers", held)}
     for title, note, patterns in LINES:
-        out[title] = note, {name: points_of(source, name) for name in matching(columns, patterns)}
-    out["Time of a step"] = "seconds by phase", phase_series(source)
-    note = "through the model in the update, and what repeating each prompt for every answer would add"
-    tokens = TOKENS if all(name in columns for name in TOKENS) else ()
-    out["Tokens of a step"] = note, {name: points_of(source, name) for name in tokens}
+        out[title] = note, {name: columns[name] for name in matching(columns, patterns)}
+    out["Time of a step"] = "seconds, whole and by its longest phases", phase_series(source)
     return {title: group for title, group in out.items() if group[1]}
 
 
@@ -126,35 +113,19 @@ def matching(names: Sequence[str] | Mapping[str, Any], patterns: Sequence[str]) 
     return list(dict.fromkeys(name for pattern in compiled for name in sorted(names) if pattern.fullmatch(name)))
 
 
-def points_of(source: Source, name: str) -> Points:
-    """The values of a metric, the newest of each step."""
-    steps, values = source.metrics.columns[name]
-    return dict(zip(steps, values, strict=True))
-
-
 def phase_series(source: Source) -> dict[str, Points]:
-    """Seconds of each step by phase, the longest first, each with a value at every step; what no phase explains comes last."""
-    if TOTAL not in source.metrics.columns:
-        return {}
-    total = points_of(source, TOTAL)
+    """Seconds of each step, whole and in its longest phases; the table of the run and the list of all metrics have the others."""
     phases = {
-        name: points_of(source, name)
-        for name in source.metrics.columns
-        if name.startswith("time/") and name != TOTAL and not name.startswith(MILESTONE)
+        name: points for name, points in source.metrics.columns.items() if name.startswith("time/") and not name.startswith(MILESTONE)
     }
-    ranked = sorted(phases, key=lambda name: (-sum(phases[name].get(step, 0.0) for step in total), name))
-    named = ranked if len(ranked) <= NAMED + 1 else ranked[:NAMED]
-    series = {name: [name] for name in named} | ({REST: ranked[NAMED:]} if len(named) < len(ranked) else {})
-    out = {name: {step: sum(phases[m].get(step, 0.0) for m in of) for step in total} for name, of in series.items()}
-    return out | {UNEXPLAINED: {step: max(0.0, total[step] - sum(points[step] for points in out.values())) for step in total}}
+    longest = sorted(phases, key=lambda name: (-sum(phases[name].values()), name))[: PHASES + 1]
+    return {name: phases[name] for name in longest} if TOTAL in phases else {}
 
 
 def spoken(name: str) -> str:
     """The name of a metric or phase as a legend says it."""
-    for pattern, words in _SPOKEN:
-        if pattern.fullmatch(name) and name not in SPOKEN:
-            return pattern.sub(words, name).replace("_", " ")
-    return SPOKEN.get(name, name.replace("_", " "))
+    found = (match.expand(words) for pattern, words in SPOKEN.items() if (match := re.fullmatch(pattern, name)))
+    return next(found, name).replace("_", " ")
 
 
 def axes(source: Source, steps: Sequence[int]) -> Doc:
@@ -172,13 +143,13 @@ def axes(source: Source, steps: Sequence[int]) -> Doc:
 def samples_of(source: Source) -> Any:
     """Global step -> rows and answers that were trained on until then, by the recipe; None where it does not say how many a step has."""
     begun: list[tuple[int, int, int]] = []
-    for name, first in source.metrics.stages:
+    for name, (first, last) in source.metrics.stages.items():
         stage = source.stages.get(name, {})
         rollout: Any = stage.get("rollout") or {}
         each = stage.get("batch") or (rollout.get("num_generations") or 0) * (rollout.get("prompts_per_step") or 0)
         if not isinstance(each, int) or not each:
             return None
-        begun.append((first, source.metrics.ends[name], each))
+        begun.append((first, last, each))
     return lambda step: sum(each * max(0, min(step, last) - first + 1) for first, last, each in begun)
 
 
@@ -194,7 +165,8 @@ def _drawn(first: Source, groups: Groups, named: Callable[[str], str]) -> Doc:
             xs.setdefault(key, axes(runs[0][0], steps))
             drawn.append({"key": name, "name": named(name), "x": list(xs).index(key), **curve})
         out.append({"title": title, "note": note, "series": drawn})
-    return {"stages": stage_bands(first), "xs": list(xs.values()), "groups": out}
+    stages = [{"words": stage_words(name), "from": start, "to": end} for name, (start, end) in first.metrics.stages.items()]
+    return {"stages": stages, "xs": list(xs.values()), "groups": out}
 
 
 def band(runs: Sequence[Points], most: int = POINTS) -> tuple[list[int], Doc]:

@@ -10,14 +10,14 @@ from typing import Any
 
 from vlmrl.errors import StorageError
 from vlmrl.evals.score.measures import LABELS
-from vlmrl.evals.score.paired import LOWER_IS_BETTER, Gap
+from vlmrl.evals.score.paired import Gap
 from vlmrl.evals.score.recipes import ONE_RUN
 from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import difference_text, figure, p_text, range_text, signed
+from vlmrl.evals.score.table import figure, p_text, range_text, signed
 from vlmrl.extras.pages.documents.happened import main_metric, noun
 from vlmrl.extras.pages.documents.questions import held_of
 from vlmrl.extras.pages.documents.run import results_table
-from vlmrl.extras.pages.documents.shapes import Doc, capital, card, cell, estimate, gap_cell, report, table
+from vlmrl.extras.pages.documents.shapes import Doc, card, cell, estimate, gap_cell, report, table
 from vlmrl.extras.pages.documents.source import Source
 
 SEED = 0
@@ -46,11 +46,8 @@ def tasks_of(source: Source) -> list[Doc]:
 def evaluation_doc(source: Source) -> Doc:
     """An evaluation: its tasks in words and in tables."""
     found, summaries, tasks = source.evaluation, summaries_of(source), tasks_of(source)
-    said = [
-        f"{capital(one['label'])} {one['text']} {one['interval']}".strip() + f" on {one['n']} questions of {one['task']}." for one in tasks
-    ]
     limits = {name: limit for name, limit in found.limits.items() if name in summaries}
-    said += [f"Of {name} the first {limit} rows were asked: a subset, not the benchmark." for name, limit in limits.items()]
+    said = [f"Of {name} the first {limit} rows were asked: a subset, not the benchmark." for name, limit in limits.items()]
     words = {(one["metric"], one["label"]) for one in tasks if one["metric"] is not None}
     named = dict(words) if len(words) == len(dict(words)) else {}  # one word for a metric, if all tasks have the same for it
     tables = [results_table("Tasks", summaries, "means with 95% intervals", named)] if summaries else []
@@ -69,42 +66,33 @@ def evaluation_doc(source: Source) -> Doc:
     )
 
 
-def comparison_doc(name: str, path: Path, sides: Sequence[Source]) -> Doc:
-    """A comparison, from its `comparison.json`.
-
-    Args:
-        sides: the two evaluations, where they are still there.
-
-    Raises:
-        StorageError: the file is damaged.
-    """
-    found = read_comparison(path)
+def comparison_doc(source: Source, sides: Sequence[Source]) -> Doc:
+    """A comparison, from its `comparison.json`. `sides`: the two evaluations, where they are still there."""
+    found, name = read_comparison(source.path), source.name
     try:
         a, b = models = [str(one) for one in found.get("models", ("A", "B"))]
         tasks = found["tasks"]
         if "models" in found:
-            tables = [_primary(tasks, models, f"{found.get('note', ONE_RUN)}{_seeds(found.get('only_seed_differs'))}")]
+            seeds = ", ".join(str(seed) for seed in found.get("only_seed_differs") or ())
+            alike = f"; the two differ in nothing but run.seed ({seeds})" if seeds else ""
+            tables = [_primary(tasks, models, f"{found.get('note', ONE_RUN)}{alike}")]
             tables += [_metrics(task, models) for task in tasks]
         else:
             tables = [_over_seeds(found)]
         return report(
             f"{b} against {a}",
-            said=[verdict_of(found), *(_sentence(task, models) for task in tasks if _decides(task) is not None)],
+            said=[verdict_of(found)],
             warnings=[str(text) for text in found["warnings"]],
             tables=[*tables, *_flips(name, tasks, models, sides)],
             facts=[(label, str(value)) for label, value in zip(models, found.get("paths", ()), strict=False)],
             questions=f"questions/{name}" if sides else None,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise StorageError(f"{path / 'comparison.json'}: not a comparison ({error!r}); compare again") from error
+        raise StorageError(f"{source.path / 'comparison.json'}: not a comparison ({error!r}); compare again") from error
 
 
 def read_comparison(path: Path) -> dict[str, Any]:
-    """`comparison.json` of a folder.
-
-    Raises:
-        StorageError: it is damaged.
-    """
+    """`comparison.json` of a folder."""
     file = path / "comparison.json"
     try:
         value = json.loads(file.read_bytes())
@@ -115,11 +103,6 @@ def read_comparison(path: Path) -> dict[str, Any]:
     return value
 
 
-def _decides(task: Mapping[str, Any]) -> Gap | None:
-    """The primary metric of a task."""
-    return _gaps(task).get(task.get("primary", ""))
-
-
 def _gaps(task: Mapping[str, Any]) -> dict[str, Gap]:
     """The differences of a task, in the order of the metrics; its file has them by name."""
     gaps, order = task.get("gaps", {}), list(LABELS)
@@ -127,26 +110,11 @@ def _gaps(task: Mapping[str, Any]) -> dict[str, Gap]:
     return {name: Gap(**{key: value for key, value in gaps[name].items() if key in _GAP}) for name in names}
 
 
-def _sentence(task: Mapping[str, Any], models: Sequence[str]) -> str:
-    """`blink: accuracy 0.412 of a, 0.530 of b (+0.118 [...], p 0.002).`"""
-    metric, gap = task["primary"], _decides(task)
-    if gap is None:
-        return ""
-    change = f"{difference_text(metric, gap)}, p {p_text(gap.p)}"
-    values = f"{figure(metric, gap.a)} of {models[0]}, {figure(metric, gap.b)} of {models[1]}"
-    return f"{task['task']}: {LABELS.get(metric, metric)} {values} ({change})."
-
-
 def verdict_of(found: Mapping[str, Any]) -> str:
     """What a comparison comes to, in a sentence."""
     bad = found.get("regressed") or []
     none = "no regression: no primary metric is worse with an interval over seeds that excludes 0"
     return str(found.get("verdict") or (f"regressed: {', '.join(bad)}" if bad else none))
-
-
-def _seeds(both: Sequence[int] | None) -> str:
-    """What is to be said of two runs of one recipe."""
-    return "" if not both else f"; the two differ in nothing but run.seed ({', '.join(map(str, both))})"
 
 
 def _over_seeds(found: Mapping[str, Any]) -> Doc:
@@ -164,13 +132,13 @@ def _over_seeds(found: Mapping[str, Any]) -> Doc:
 
 
 def _cells(metric: str, gap: Gap) -> list[str | Mapping[str, Any]]:
-    return [figure(metric, gap.a), figure(metric, gap.b), gap_cell(metric, gap, lower_is_better=metric in LOWER_IS_BETTER)]
+    return [figure(metric, gap.a), figure(metric, gap.b), gap_cell(metric, gap)]
 
 
 def _primary(tasks: Sequence[Mapping[str, Any]], models: Sequence[str], note: str) -> Doc:
     rows: Rows = []
     for task in tasks:
-        gap = _decides(task)
+        gap = _gaps(task).get(task.get("primary", ""))
         if gap is None:
             rows.append([task["task"], str(task.get("n", "")), "no primary metric", "-", "-", "-", "-"])
             continue

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +23,6 @@ CHECK = b'data-page="check"'
 """Stands in the first line of the page of a data check."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Item:
-    """Something to look at."""
-
-    id: str
-    kind: Kind
-    path: Path
-
-
 def kind_of(path: Path) -> Kind | None:
     """What a path is; None for what holds others, or nothing."""
     if path.is_file():
@@ -48,7 +37,7 @@ def kind_of(path: Path) -> Kind | None:
     return "evaluation" if (path / "summary.json").is_file() else None
 
 
-def items_of(paths: Sequence[Path]) -> list[Item]:
+def items_of(paths: Sequence[Path], *, strict: bool = False) -> list[Source]:
     """Everything to look at in some folders, each once; a run is not looked into.
 
     Raises:
@@ -66,7 +55,7 @@ def items_of(paths: Sequence[Path]) -> list[Item]:
         raise ConfigError(f"{names}: nothing to look at; {what}. A run is a folder <run.root>/<run.name> with run.json and config.yaml")
     chosen = list(found.values())[:MOST]
     names = unique([path.resolve().stem if kind == "check" else path.resolve().name for kind, path in chosen])
-    return [Item(id=name, kind=kind, path=path) for name, (kind, path) in zip(names, chosen, strict=True)]
+    return [Source(path, name, kind, strict=strict) for name, (kind, path) in zip(names, chosen, strict=True)]
 
 
 def _walk(path: Path, depth: int) -> Iterable[tuple[Kind, Path]]:
@@ -166,20 +155,8 @@ def _flat(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
         yield prefix, json.dumps(value)[:80]
 
 
-def run_line(source: Source, *, live: bool = True) -> Doc:
-    """What the list says of a run. A copy does not say how long ago something was: it is read later."""
+def run_line(source: Source) -> Doc:
+    """What the list says of a run."""
     line = source.line
-    wall = line.wall or max(source.metrics.walls.values(), default=None)
-    return {
-        **{"status": line.status, "where": where(line), "problem": line.problem, "model": line.model, "seed": source.seed},
-        **{"wall": wall, "ago": "" if wall is None or not live else ago(time.time() - wall), "primary": primary_of(source)},
-    }
-
-
-def ago(seconds: float) -> str:
-    """`12 s ago`, `5 min ago`, `3 h ago`, `2 days ago`."""
-    seconds = max(0.0, seconds)
-    for size, word in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size or (word != "days" and seconds >= size):
-            return f"{seconds // size:.0f} {word} ago"
-    return f"{seconds:.0f} s ago"
+    said = {"status": line.status, "where": where(line), "problem": line.problem, "model": line.model, "seed": source.seed}
+    return {**said, "wall": line.wall, "primary": primary_of(source)}

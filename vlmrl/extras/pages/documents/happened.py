@@ -1,4 +1,4 @@
-"""What happened in a run, in the first sentences of its page: what the last stage moved, on which questions, and what it cost.
+"""What happened in a run, in the first sentences of its page: what the last stage moved and on which questions.
 
 Differences are those of the paired comparison (`score.paired`) and are called what their intervals say.
 """
@@ -6,24 +6,23 @@ Differences are those of the paired comparison (`score.paired`) and are called w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from vlmrl.evals.score.levels import WORDS, difficulties, has_levels, ranked, score_label, whole_stages
 from vlmrl.evals.score.measures import COMMON, LABELS, METRICS, applicable
-from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare
+from vlmrl.evals.score.paired import Comparison, Gap, Incomparable, compare, comparisons_of
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
 from vlmrl.evals.score.table import UNBOUNDED, difference_text, figure
 from vlmrl.evals.score.values import is_scored
-from vlmrl.extras.pages.documents.shapes import capital, estimate, stage_words, when
+from vlmrl.extras.pages.documents.shapes import Doc, capital, estimate, stage_words, when
 
 MOVED = 0.1
-"""Least change of a share of answers, and of the length of answers as a share, that is told beside the score."""
+"""Least change of a share of answers that is told."""
 BROKEN = 0.5
 """Share of readable answers below which the score says little of the model."""
 OFTEN, SELDOM = 0.5, 0.1
 """A model thinks `only` on some questions if it does on this share of them, and at most on that share of the others."""
-
-Records = Mapping[str, Sequence[Record]]
 
 
 def main_metric(records: Sequence[Record]) -> str | None:
@@ -42,48 +41,78 @@ def noun(metric: str, records: Sequence[Record]) -> str:
     return "accuracy" if metric in ("exact", "score") and score_label(records) == "accuracy" else LABELS[metric]
 
 
-def what_happened(records: Records, seed: int, comparisons: Mapping[tuple[str, str], Comparison] | None = None) -> list[str]:
-    """One to five sentences; none without an evaluation.
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """The held-out evaluations of a run with their statistics, once for all that is said of them."""
 
-    Args:
-        records: by stage, in the order of evaluation.
-        seed: decides the resampling.
-        comparisons: those that are known, with the same seed.
-    """
-    names = whole_stages(name for name, rows in records.items() if rows)
-    if not names:
+    records: Mapping[str, Sequence[Record]]
+    """By stage, in the order of evaluation; none is empty."""
+    summaries: Mapping[str, Summary]
+    comparisons: Mapping[tuple[str, str], Comparison]
+    refused: Sequence[str]
+    metric: str | None
+    """The primary one."""
+    label: str
+    seed: int
+
+    @property
+    def stages(self) -> list[str]:
+        """Those at the end of a stage, and before the first."""
+        return whole_stages(self.records)
+
+    def of(self, metric: str) -> list[Doc]:
+        """A metric after each stage."""
+        return [{"name": when(name), **estimate(metric, self.summaries[name].metrics.get(metric))} for name in self.stages]
+
+    def compared(self, before: str, after: str) -> Comparison | None:
+        """Two evaluations; None where they are of different questions."""
+        try:
+            return self.comparisons.get((before, after)) or compare(self.records[before], self.records[after], self.seed)
+        except Incomparable:
+            return None
+
+
+def evaluated(records: Mapping[str, Sequence[Record]], seed: int) -> Evaluated:
+    """The statistics of evaluations. `seed` decides the resampling."""
+    comparisons, refused = comparisons_of(records, seed)
+    rows = next((records[name] for name in reversed(list(records))), [])
+    metric = main_metric(rows) if rows else None
+    return Evaluated(
+        records=records,
+        summaries={name: summarize(rows, seed) for name, rows in records.items()},
+        comparisons=comparisons,
+        refused=refused,
+        metric=metric,
+        label="" if metric is None else noun(metric, rows),
+        seed=seed,
+    )
+
+
+def what_happened(x: Evaluated) -> list[str]:
+    """One to three sentences; none without an evaluation."""
+    if x.metric is None:
         return []
-    first, last = names[0], names[-1]
-    summary, metric = summarize(records[last], seed, parts=False), main_metric(records[last])
-    if metric is None:
-        return []
-    label, asked = noun(metric, records[last]), f"{summary.n} held-out question{'' if summary.n == 1 else 's'}"
+    names, metric, label = x.stages, x.metric, x.label
+    first, last, summary = names[0], names[-1], x.summaries[names[-1]]
+    asked = f"{summary.n} held-out question{'' if summary.n == 1 else 's'}"
     pairs = ((first, last), (names[-2], last)) if first != last else ()
-    found = [x for pair in pairs for x in [_compared(records, pair, seed, comparisons or {})] if x is not None]
+    found = [known for pair in pairs if (known := x.compared(*pair)) is not None]
     if not found:
         shown = estimate(metric, summary.metrics[metric])
         return [f"{capital(label)} is {shown['text']} {shown['interval']}".rstrip() + f" {when(last)} on {asked}.", *_broken(last, summary)]
     whole, own = found[0], found[-1]
     if len(found) < 2 or metric not in own.gaps or metric not in whole.gaps:
         return _broken(last, summary)
-    out = [f"{stage_words(last)} {_by_level(records, names, metric, own) or _overall(metric, label, own.gaps[metric], asked)}."]
+    out = [f"{stage_words(last)} {_by_level(x, own) or _overall(metric, label, own.gaps[metric], asked)}."]
     if len(names) > 2:
-        out.append(_since(metric, label, whole.gaps[metric], when(first)))
-    told = "thinks" in out[0]
-    return [*out, *_broken(last, summary), *([] if told else _thoughts(whole, when(first))), *_length(whole, when(first))]
+        out.append(f"Altogether training {_overall(metric, label, whole.gaps[metric], asked)}.")
+    return [*out, *_broken(last, summary)]
 
 
-def _compared(records: Records, pair: tuple[str, str], seed: int, known: Mapping[tuple[str, str], Comparison]) -> Comparison | None:
-    try:
-        return known.get(pair) or compare(records[pair[0]], records[pair[1]], seed)
-    except Incomparable:
-        return None
-
-
-def _by_level(records: Records, names: Sequence[str], metric: str, own: Comparison) -> str | None:
+def _by_level(x: Evaluated, own: Comparison) -> str | None:
     """`raised hard questions from 0.34 to 1.00 and thinks only there`, where some questions moved and others did not, or by less than half
     as much; else None."""
-    union = [r for name in names[-2:] for r in records[name]]
+    metric, union = x.metric or "", [r for name in x.stages[-2:] for r in x.records[name]]
     if not has_levels(union):
         return None
     key, values = next(((k, v) for k, v in (("category", ranked(union)), ("difficulty", difficulties(union))) if v), ("", []))
@@ -125,16 +154,6 @@ def _overall(metric: str, label: str, gap: Gap, asked: str) -> str:
     return f"may have moved {label} or not: {before} before it, {after} after it ({difference_text(metric, gap)}) on {asked}"
 
 
-def _since(metric: str, label: str, gap: Gap, then: str) -> str:
-    """The whole of the training, in a sentence."""
-    before, after, way = figure(metric, gap.a), figure(metric, gap.b), gap.sign
-    if not gap.differ:
-        return f"{capital(label)} is where it was {then}: {after}."
-    if not way:
-        return f"Against {before} {then}, {label} of {after} is no difference that is decided ({difference_text(metric, gap)})."
-    return f"{capital(label)} was {before} {then} and is {after} ({difference_text(metric, gap)})."
-
-
 def _broken(name: str, summary: Summary) -> list[str]:
     """A score of answers that mostly cannot be read is told as that."""
     readable, cut = summary.metrics.get("parse_rate"), summary.metrics.get("truncation_rate")
@@ -143,19 +162,3 @@ def _broken(name: str, summary: Summary) -> list[str]:
     why = f"; {cut.mean:.0%} are cut off at the longest answer" if cut is not None and cut.mean >= BROKEN else ""
     share = "None" if readable.mean == 0 else f"Only {readable.mean:.0%}"
     return [f"{share} of the answers {when(name)} can be read{why}: the score says little of what the model knows."]
-
-
-def _thoughts(known: Comparison, then: str) -> list[str]:
-    gap = known.gaps.get("think_rate")
-    if gap is None or abs(gap.difference) < MOVED or not gap.sign:
-        return []
-    if gap.b == 0:
-        return [f"Thoughts are gone: {gap.a:.0%} of the answers had one {then}, none has now."]
-    return [f"{gap.b:.0%} of the answers have a thought, {gap.a:.0%} had one {then}."]
-
-
-def _length(known: Comparison, then: str) -> list[str]:
-    gap = known.gaps.get("tokens")
-    if gap is None or not gap.sign or abs(gap.difference) < MOVED * max(gap.a, gap.b):
-        return []
-    return [f"An answer has {figure('tokens', gap.b)} tokens, {figure('tokens', gap.a)} {then}."]

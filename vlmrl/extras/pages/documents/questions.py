@@ -67,17 +67,15 @@ def held_of(source: Source) -> Held:
 
 
 def kept_of(source: Source) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
-    """Content -> (address, line of the index) of the kept groups about it, in the order of their steps; only what is new is taken in."""
-    taken, out = source.once("kept", source.kept.generation, lambda: (dict[Any, int](), dict[str, list[tuple[str, Mapping[str, Any]]]]()))
-    changed: set[str] = set()
-    for shard, place, entries in source.kept.lists():
-        for entry in entries[taken.get(shard, 0) :]:
-            out.setdefault(entry["content"], []).append((f"{place}-{entry['at']}", entry))
-            changed.add(entry["content"])
-        taken[shard] = len(entries)
-    for content in changed:
-        out[content].sort(key=lambda one: one[1]["global_step"])
-    return out
+    """Content -> (address, line of the index) of the kept groups about it, in the order of their steps."""
+
+    def make() -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
+        out: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+        for address, entry in sorted(source.kept.entries(), key=lambda one: one[1]["global_step"]):
+            out.setdefault(entry["content"], []).append((address, entry))
+        return out
+
+    return source.once("kept", source.kept.version, make)
 
 
 def questions_doc(sources: Sequence[Source], pictures: Pictures) -> Doc:
@@ -108,43 +106,13 @@ def questions_doc(sources: Sequence[Source], pictures: Pictures) -> Doc:
                 (q, number, e["provenance"] != ["policy"], f"{source.name}/{address}", *(e[key] for key in OF_INDEX))
                 for address, e in groups
             ]
-    rows = _columns(("q", "run", "help", "address", *(key.removesuffix("_step") for key in OF_INDEX)), kept)
-    solved = max((best for best in rows["best"] if best is not None), default=1.0)
     return {
         "columns": columns,
         "runs": [source.name for source in sources],
         "questions": {key: [one[key] for one in asked.values()] for key in ASKED},
         "held": _columns(("q", "c", "score", "thinks", "tokens", "said"), held),
-        "kept": rows,
-        "solved": solved,
-        "states": states(list(zip(rows["q"], rows["global"], rows["best"], strict=True)), solved),
+        "kept": _columns(("q", "run", "help", "address", *(key.removesuffix("_step") for key in OF_INDEX)), kept),
     }
-
-
-def states(kept: Sequence[tuple[int, int, float | None]], solved: float) -> dict[str, list[int]]:
-    """Questions that were kept at several steps by what became of them.
-
-    Args:
-        kept: (question, global step, best reward) of each group.
-        solved: best reward from which a question counts as solved.
-
-    Returns:
-        `never`: in no kept step. `lost`: before, and not in the last one. `learnt`: not in the first one, and in the last.
-    """
-    history: dict[int, list[tuple[int, bool]]] = {}
-    for question, step, best in kept:
-        if best is not None:
-            history.setdefault(question, []).append((step, best >= solved - 1e-9))
-    out: dict[str, list[int]] = {"never": [], "lost": [], "learnt": []}
-    for question, seen in history.items():
-        right = [one for _, one in sorted(seen, key=lambda one: one[0])]
-        if not any(right):
-            out["never"].append(question)
-        elif not right[-1]:
-            out["lost"].append(question)
-        elif not right[0]:
-            out["learnt"].append(question)
-    return out
 
 
 def _columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
@@ -189,11 +157,7 @@ def _info(files: Mapping[str, Path | None]) -> Doc | None:
 
 
 def question_doc(content: str, sources: Sequence[Source], pictures: Pictures) -> Doc:
-    """One question, with the answers of all sources.
-
-    Raises:
-        StorageError: nothing was asked that has this digest, or a file is damaged.
-    """
+    """One question, with the answers of all sources."""
     parts = [part for source in sources for part in _parts(content, source, pictures)]
     if not parts:
         raise StorageError(f"no question has the digest {content!r:.40}")
@@ -272,45 +236,41 @@ def steps_doc(steps: Sequence[TrueStep], answered: Mapping[str, Sequence[Record]
 
 def _kept_part(source: Source, address: str, pictures: Pictures) -> Doc:
     group = group_doc(source, address, pictures)
-    record, marks = group["record"], group["marks"]
+    record = group["record"]
     question = {
         **{key: record[key] for key in ("sample", "task", "gold")},
         **{"text": record["question"], "type": record["answer_type"], "difficulty": None, "category": None},
-        **{"media": group["media"], "marks": marks["gold"]},
+        **{"media": group["media"], "marks": group["marks"]},
     }
     answers = [
         {
-            **{"run": source.name, "where": group["words"], "kind": "kept", "k": answer["k"]},
-            **{"text": answer["text"], "answer": read["answer"], "score": answer["reward"]},
+            **{"run": source.name, "where": group["words"], "kind": "kept", "score": answer["reward"]},
+            **{key: answer[key] for key in ("k", "text", "answer", "marks")},
             **{"status": "cut off" if answer["finish"] == "length" else "", "tokens": len(answer["tokens"])},
-            **{"marks": own, "group": f"{source.name}/{address}"},
+            "group": f"{source.name}/{address}",
         }
-        for answer, read, own in zip(record["answers"], marks["read"], marks["answers"], strict=True)
+        for answer in group["answers"]
     ]
     return {"question": question, "answers": answers}
 
 
 def group_doc(source: Source, address: str, pictures: Pictures) -> Doc:
-    """A whole kept group with its media and the marks on them, and the groups before and after it in the same step.
-
-    Raises:
-        StorageError: there is none, or its file is damaged.
-    """
+    """A whole kept group with its media and the marks on them."""
     record = source.kept.record(address)
     try:
         files = {key: source.medium(key) for key in media_of(record)}
         shown = {key: pictures.medium(source.name, key, file) for key, file in files.items()}
-        own = [one["key"] for one in record["media"]]
-        read = [parse(str(answer["text"]), str(record["answer_format"])) for answer in record["answers"]]
+        own, answers = [one["key"] for one in record["media"]], record.pop("answers")
+        read = [parse(str(answer["text"]), str(record["answer_format"])) for answer in answers]
         gold, marks = marks_of(record, _info({key: files[key] for key in own}), [(one.answer, one.thought) for one in read])
-        said = [{"answer": one.answer, "format_ok": one.format_ok, "errors": list(one.errors)} for one in read]
-        step = [place for place, entry in source.kept.entries() if entry["global_step"] == record["global_step"]]
-        beside = [f"{source.name}/{step[n]}" if 0 <= n < len(step) else None for at in [step.index(address)] for n in (at - 1, at + 1)]
         return {
-            **{"address": f"{source.name}/{address}", "run": source.name, "question": content_of(record), "record": record},
-            **{"words": f"{stage_words(record['stage'])}, step {record['step']}", "media": [shown[key] for key in own]},
-            **{"turns": {key: value for key, value in shown.items() if key not in own}, "before": beside[0], "after": beside[1]},
-            "marks": {"gold": gold, "answers": marks, "read": said},
+            **{"question": content_of(record), "record": record, "words": f"{stage_words(record['stage'])}, step {record['step']}"},
+            **{"media": [shown[key] for key in own], "turns": {key: value for key, value in shown.items() if key not in own}},
+            "marks": gold,
+            "answers": [
+                {**answer, "answer": one.answer, "format_ok": one.format_ok, "errors": list(one.errors), "marks": drawn}
+                for answer, one, drawn in zip(answers, read, marks, strict=True)
+            ],
         }
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise StorageError(f"{source.path / 'groups'}: the group at {address} is not as it was written: {error!r:.200}") from error

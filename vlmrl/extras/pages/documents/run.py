@@ -5,24 +5,23 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.evals.score.baseline import constant_baseline
 from vlmrl.evals.score.levels import METRICS as LEVEL_METRICS
-from vlmrl.evals.score.levels import level_table, whole_stages
+from vlmrl.evals.score.levels import level_table
 from vlmrl.evals.score.measures import LABELS, present
-from vlmrl.evals.score.paired import LOWER_IS_BETTER, Comparison, comparisons_of
+from vlmrl.evals.score.paired import Comparison
 from vlmrl.evals.score.recipes import NOT_MEASURED
 from vlmrl.evals.score.records import Record
 from vlmrl.evals.score.summary import Summary, summarize
-from vlmrl.evals.score.table import COUNTS, figure, level_cell, level_labels
+from vlmrl.evals.score.table import COUNTS, figure, level_cell, level_labels, signed
 from vlmrl.evals.score.timeshare import time_cells, time_shares
 from vlmrl.evals.score.verdict import verdict
-from vlmrl.extras.pages.documents.curves import LINES, matching, points_of, spoken
-from vlmrl.extras.pages.documents.happened import main_metric, noun, what_happened
+from vlmrl.extras.pages.documents.curves import LINES, matching, spoken
+from vlmrl.extras.pages.documents.happened import Evaluated, evaluated, main_metric, noun, what_happened
 from vlmrl.extras.pages.documents.shapes import Doc, capital, card, cell, estimate, gap_cell, mean_cell, report, stage_words, table, when
-from vlmrl.extras.pages.documents.source import Source
+from vlmrl.extras.pages.documents.source import Points, Source
 from vlmrl.run.listing import RunLine
 from vlmrl.run.silent import silent_methods
 
@@ -37,50 +36,11 @@ CUT = 0.2
 """Share of answers that were cut off from which a run is told to allow longer ones."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluated:
-    """The held-out evaluations of a run with their statistics, once for all that is said of them."""
-
-    records: Mapping[str, Sequence[Record]]
-    summaries: Mapping[str, Summary]
-    comparisons: Mapping[tuple[str, str], Comparison]
-    refused: Sequence[str]
-    metric: str | None
-    """The primary one."""
-    label: str
-    seed: int
-
-    @property
-    def stages(self) -> list[str]:
-        """Those at the end of a stage, and before the first."""
-        return whole_stages(self.records)
-
-    def of(self, metric: str) -> list[Doc]:
-        """A metric after each stage."""
-        found = {name: estimate(metric, self.summaries[name].metrics.get(metric)) for name in self.stages}
-        colours = ["grey", *range(len(found))] if len(found) > 1 else [0]
-        return [{"name": when(name), "colour": colour, **one} for (name, one), colour in zip(found.items(), colours, strict=False)]
-
-
-def evaluated(source: Source) -> Evaluated:
+def evaluated_of(source: Source) -> Evaluated:
     """The statistics of a run's evaluations, computed anew only where there is another one."""
-    records, seed = source.records, source.seed
-
-    def make() -> Evaluated:
-        comparisons, refused = comparisons_of(records, seed)
-        rows = next(reversed(records.values()), [])
-        metric = main_metric(rows) if rows else None
-        return Evaluated(
-            records=records,
-            summaries={name: summarize(rows, seed) for name, rows in records.items()},
-            comparisons=comparisons,
-            refused=refused,
-            metric=metric,
-            label="" if metric is None else noun(metric, rows),
-            seed=seed,
-        )
-
-    return source.once("evaluated", [(name, len(rows), id(rows)) for name, rows in records.items()], make)
+    records = source.records
+    stamp = [(name, len(rows), id(rows)) for name, rows in records.items()]
+    return source.once("evaluated", stamp, lambda: evaluated(records, source.seed))
 
 
 def primary_of(source: Source) -> Doc | None:
@@ -111,19 +71,19 @@ def where(line: RunLine) -> str:
 
 def run_doc(source: Source) -> Doc:
     """The document of a run."""
-    x, line = evaluated(source), source.line
+    x, line = evaluated_of(source), source.line
     cards, unmoved = cards_of(x)
     tables = tables_of(source, x)  # says what cannot be read
     over = line.status == "finished"
     begun = "The run has ended without a held-out evaluation." if over else f"No held-out evaluation yet: {where(line)}."
+    hint = "With eval.source in the recipe, questions are asked before training and after each stage."
     config = source.path / "config.yaml"
     return report(
         source.path.name,
         about="" if over else where(line),
-        said=[*(what_happened(x.records, x.seed, x.comparisons) or [begun]), *verdict(x.records, x.seed, x.comparisons)],
+        said=[*(what_happened(x) or [begun, hint]), *verdict(x.records, x.seed, x.comparisons)],
         warnings=list(dict.fromkeys([*source.problems, *x.refused, *silent_methods(source.metrics.columns)])),
-        cards=cards,
-        rewards=rewards_of(source),
+        cards=[*cards[:1], *rewards_of(source), *cards[1:]],
         unmoved=unmoved,
         next=next_steps(source, x),
         tables=tables,
@@ -164,36 +124,37 @@ def has_moved(x: Evaluated, metric: str) -> bool:
 
 
 def _change(x: Evaluated, metric: str) -> str:
-    first = x.stages[0]
-    known = x.comparisons.get((first, x.stages[-1]))
+    first, last = x.stages[0], x.stages[-1]
+    known = x.comparisons.get((first, last))
     gap = None if known is None else known.gaps.get(metric)
-    if gap is None:
-        return ""
-    then = "against before training" if first == "base" else f"since {when(first)}"
-    return f"{gap.difference:+.{1 if metric in COUNTS else 3}f} {then}" if gap.difference else "as before training"
+    return "" if gap is None else f"{signed(metric, gap.difference)} from {when(first)} to {when(last)}"
 
 
 def rewards_of(source: Source) -> list[Doc]:
-    """Each part of the reward at the beginning and at the end of the stage that has it: means over a tenth of its steps."""
-    weights: dict[str, float] = {}
-    for stage in source.stages.values():
-        for one in stage.get("rewards") or []:
-            if isinstance(one, dict) and isinstance(one.get("name"), str):
-                weights[one["name"]] = float(one.get("weight", 1.0) or 0.0)
-    out: list[Doc] = []
+    """A card with each part of the reward at the end of the stage that has it, and where it came from; none without rewards."""
+    given = [one for stage in source.stages.values() for one in stage.get("rewards") or [] if isinstance(one, dict)]
+    weights = {str(one.get("name")): float(one.get("weight", 1.0) or 0.0) for one in given}
+    rows: list[Doc] = []
     for name in matching(source.metrics.columns, LINES[0][2]):
-        points = points_of(source, name)
-        values = [points[step] for step in sorted(points)]
-        tenth = max(1, len(values) // 10)
-        weight = weights.get(name.split("/")[1]) if "/" in name else None
-        first, last = statistics.fmean(values[:tenth]), statistics.fmean(values[-tenth:])
-        out.append({"name": spoken(name), "weight": weight, "first": first, "last": last})
-    return out
+        first, last = tenths(source.metrics.columns[name])
+        weight = weights.get(name.split("/")[1], 1.0) if "/" in name else 1.0
+        said = {"text": f"{last:.3f}", "interval": f"from {first:.3f}", "why": "", "colour": 0}
+        shown = spoken(name) if weight == 1 else f"{spoken(name)} × {weight:g}"
+        rows.append({"name": shown, "mean": last, "low": min(first, last), "high": max(first, last), **said})
+    text = "Mean over sampled answers in the last tenth of the RL steps, and in the first."
+    return [card("Parts of the reward", rows, text=text)] if rows else []
+
+
+def tenths(points: Points) -> tuple[float, float]:
+    """Means over the first and the last tenth of the steps."""
+    values = [value for _, value in sorted(points.items())]
+    tenth = max(1, len(values) // 10)
+    return statistics.fmean(values[:tenth]), statistics.fmean(values[-tenth:])
 
 
 def next_steps(source: Source, x: Evaluated) -> list[Doc]:
     """What to look at or to do, by what the run shows; each with a command or with a filter of the table of questions."""
-    line, folder = source.line, shlex.quote(str(source.path))
+    line, folder, columns = source.line, shlex.quote(str(source.path)), source.metrics.columns
     out: list[Doc] = []
 
     def add(text: str, command: str | None = None, where: str | None = None) -> None:
@@ -201,12 +162,12 @@ def next_steps(source: Source, x: Evaluated) -> list[Doc]:
 
     if line.status == "stopped":
         add(f"The run stopped at {where(line)}. The command that began it goes on from its last checkpoint.")
-    if (idle := _last_tenth(source, "frac_reward_zero_std")) >= IDLE:
+    if (idle := tenths(columns.get("frac_reward_zero_std", {0: 0.0}))[1]) >= IDLE:
         add(
             f"In the last steps {idle:.0%} of the groups had answers of equal reward, from which nothing is learnt: harder questions, more "
             "answers to each (rollout.num_generations), or a part of the reward that tells them apart."
         )
-    if (cut := _last_tenth(source, "completions/clipped_ratio")) >= CUT:
+    if (cut := tenths(columns.get("completions/clipped_ratio", {0: 0.0}))[1]) >= CUT:
         add(f"In the last steps {cut:.0%} of the answers were cut off: raise rollout.max_new_tokens, or reward shorter ones.")
     before, last = x.stages[-2:] if len(x.stages) > 1 else ("", "")
     known = x.comparisons.get((before, last))
@@ -217,11 +178,6 @@ def next_steps(source: Source, x: Evaluated) -> list[Doc]:
         add(f"One run with seed {x.seed}: {NOT_MEASURED}.", f"vlmrl train {folder}/config.yaml --seeds 1,2,3")
         add("Share the weights with this measured table.", f"vlmrl publish {folder} --dry-run")
     return out
-
-
-def _last_tenth(source: Source, name: str) -> float:
-    _, values = source.metrics.columns.get(name, ([], [0.0]))
-    return statistics.fmean(values[-max(1, len(values) // 10) :])
 
 
 def tables_of(source: Source, x: Evaluated) -> list[Doc]:
@@ -261,7 +217,7 @@ def differences_table(comparisons: Mapping[tuple[str, str], Comparison], named: 
     metrics = [m for m in shared if all(m in c.gaps for c in comparisons.values())]
     rows: list[list[str | Doc]] = []
     for (a, b), c in comparisons.items():
-        gaps = [gap_cell(m, c.gaps[m], lower_is_better=m in LOWER_IS_BETTER) for m in metrics]
+        gaps = [gap_cell(m, c.gaps[m]) for m in metrics]
         rows.append([f"{when(a)} → {when(b)}", str(c.better), str(c.worse), *gaps])
     header = ["", "better", "worse", *(named.get(m, LABELS[m]) for m in metrics)]
     return table("Differences", header, rows, "paired by question, 95% intervals")
@@ -280,12 +236,12 @@ def facts(source: Source, x: Evaluated) -> list[tuple[str, str]]:
     """What is needed to do it again."""
     config, environment = source.config, source.environment
     packages: Any = environment.get("packages") or {}
-    tokens = sum(source.metrics.columns.get("tokens/forward", ([], []))[1])
+    tokens = sum(source.metrics.columns.get("tokens/forward", {}).values())
     out: list[tuple[str, Any]] = [
         ("folder", source.path),
         *((name, (config.get(section) or {}).get(key)) for name, section, key in (("model", "model", "path"), ("data", "data", "root"))),
         ("seed", x.seed),
-        ("steps logged", max(source.metrics.ends.values(), default=0)),
+        ("steps logged", max((last for _, last in source.metrics.stages.values()), default=0)),
         ("tokens in forward passes", f"{tokens:.4g}" if tokens else None),
         ("vlmrl", environment.get("vlmrl")),
         ("Python", environment.get("python")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vlmrl.evals.score.paired import Gap
+from vlmrl.evals.score.paired import LOWER_IS_BETTER, Gap
 from vlmrl.evals.score.summary import Interval
 from vlmrl.evals.score.table import difference_text, interval_text, p_text
 
@@ -56,14 +56,12 @@ def mean_cell(metric: str, x: Interval | None) -> Doc:
     return cell(shown["text"], shown["interval"] or f"({shown['why']})" * bool(shown["why"]), dim=not shown["interval"])
 
 
-def gap_cell(metric: str, gap: Gap | None, *, lower_is_better: bool = False) -> Doc:
+def gap_cell(metric: str, gap: Gap) -> Doc:
     """A difference with its interval and p value; better or worse where it is beyond doubt."""
-    if gap is None:
-        return cell("-", dim=True)
     if not gap.differ:
         return cell("same", dim=True)
     mean, _, interval = difference_text(metric, gap).partition(" ")
-    way = gap.sign * (-1 if lower_is_better else 1)
+    way = gap.sign * (-1 if metric in LOWER_IS_BETTER else 1)
     return cell(mean, f"{interval} p {p_text(gap.p)}", dim=way == 0, kind={1: "better", -1: "worse"}.get(way))
 
 
@@ -81,8 +79,8 @@ def report(name: str, **parts: Any) -> Doc:
     """All that is said of a run, an evaluation, a comparison or a study, in the order in which it is shown.
 
     Args:
-        parts: `about` below the name, `said` (sentences), `warnings`, `cards`, `rewards`, `unmoved`, `next`, `tables`, `facts`, `config`,
+        parts: `about` below the name, `said` (sentences), `warnings`, `cards`, `unmoved`, `next`, `tables`, `facts`, `config`,
             and `questions`, the address of a table.
     """
-    lists = {key: [] for key in ("said", "warnings", "cards", "rewards", "unmoved", "next", "tables", "facts")}
+    lists = {key: [] for key in ("said", "warnings", "cards", "unmoved", "next", "tables", "facts")}
     return {"name": name, "about": "", **lists, "config": "", "questions": None, **parts}

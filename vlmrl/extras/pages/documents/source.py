@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -30,113 +31,82 @@ READ = ["run.json", "config.yaml", "LOCK", "metrics.jsonl", "eval", "eval/frames
 
 _OWN = ("stage", "step", "global_step", "wall")
 
+Points = dict[int, float]
+"""Global step -> value."""
 
-class MetricsFollower:
-    """Columns of `metrics.jsonl` by name, as (global step, value). Only numbers; lines that are no JSON object, and the values of the line
-    about the whole run, are skipped."""
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.columns: dict[str, tuple[list[int], list[float]]] = {}
-        self.stages: list[tuple[str, int]] = []
-        """(stage, global step of its first line), in order; not what else lines are about (`listing.stage_of`)."""
-        self.walls: dict[int, float] = {}
-        """Global step -> when its line was written, in seconds since 1970."""
-        self.ends: dict[str, int] = {}
-        """Stage -> global step of its newest line."""
-        self.size = 0
-        """Bytes that were read."""
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """`metrics.jsonl` by step."""
 
-    def follow(self) -> None:
-        """Take in what was written since the last call."""
-        size = self.path.stat().st_size if self.path.is_file() else 0
-        if size < self.size:
-            self.columns, self.stages, self.walls, self.ends, self.size = {}, [], {}, {}, 0
-        if size == self.size:
-            return
-        with self.path.open("rb") as file:
-            file.seek(self.size)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self.size += len(whole)
-        for line in whole.splitlines():
-            self._take(line)
+    columns: dict[str, Points] = field(default_factory=dict[str, Points])
+    """By name, the newest value of each step; only finite numbers."""
+    stages: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """The first and the last global step of each stage, in order; not what else lines are about (`listing.stage_of`)."""
+    walls: Points = field(default_factory=Points)
+    """When the first line of a step was written, in seconds since 1970."""
 
-    def _take(self, line: bytes) -> None:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            return
-        if not isinstance(row, dict) or not isinstance(row.get("global_step"), int):
-            return
-        stage, step = stage_of(row), row["global_step"]
-        if stage is not None and stage not in [name for name, _ in self.stages]:
-            self.stages.append((stage, step))
-        if stage is not None:
-            self.ends[stage] = step
-        if isinstance(row.get("wall"), int | float):
-            self.walls.setdefault(step, float(row["wall"]))
-        if row.get("stage") == "run":
-            return  # about the whole run, when it has ended: its numbers are those of no step
-        for name, value in row.items():
-            if name in _OWN or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    def take(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Take in lines that came after those before."""
+        for line in lines:
+            stage, step = stage_of(line), line.get("global_step")
+            if not isinstance(step, int):
                 continue
-            steps, values = self.columns.setdefault(name, ([], []))
-            steps.append(step)
-            values.append(float(value))
+            if stage is not None:
+                self.stages[stage] = self.stages.get(stage, (step, step))[0], step
+            if isinstance(line.get("wall"), int | float):
+                self.walls.setdefault(step, float(line["wall"]))
+            if line.get("stage") == "run":
+                continue  # about the whole run, when it has ended: its numbers are those of no step
+            for name, value in line.items():
+                if name not in _OWN and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+                    self.columns.setdefault(name, {})[step] = float(value)
 
 
-class Forbidden(Exception):
+class Forbidden(StorageError):
     """A path leads out of the folder that is shown."""
 
 
 class Source:
-    """A run or an evaluation.
+    """Something to look at: a run, an evaluation, a comparison or a data check.
 
     Args:
-        name: of the item in addresses.
+        name: its name in addresses.
         strict: a damaged file of records is an error; else it is a problem that the page says, and the rest is shown.
     """
 
     def __init__(self, path: Path, name: str, kind: Kind, *, strict: bool = False):
         self.path, self.name, self.kind, self.strict = path.resolve(), name, kind, strict
-        self.metrics = MetricsFollower(self.path / "metrics.jsonl")
         self.kept = KeptGroups(self.path / "groups")
         self.frames = self.path / "frames" if kind == "evaluation" else self.path / "eval" / "frames"
         """What evaluations kept of questions."""
+        self.refused = False
+        """Whether something of it is a link out of its folder; it is not read then."""
         self.problems: list[str] = []
         self._known: dict[str, tuple[Any, Any]] = {}
+        self._lines: list[dict[str, Any]] = []
+        self._metrics = Metrics()
+        self._size = 0
 
     def follow(self) -> tuple[Any, ...]:
-        """Take in what was written since the last call.
-
-        Returns:
-            A stamp: another one where something is new.
-
-        Raises:
-            Forbidden: a file or folder that is read is a link out of the folder.
-        """
-        for name in READ:
-            self.confined(self.path / name)
-        for folder in rank_folders(self.kept.path).values():
-            self.confined(folder)
-            with os.scandir(folder) as entries:  # which knows of links without another look at the disk
-                for entry in entries:
-                    if entry.is_symlink():
-                        self.confined(Path(entry.path))
-        self.metrics.follow()
+        """Take in what was written since the last call. Returns a stamp: another one where something is new."""
+        ranks = rank_folders(self.kept.path).values()
+        links = [Path(entry) for rank in ranks for entry in os.scandir(rank) if entry.is_symlink()]
+        self.refused = not all(self._inside(path) for path in (*(self.path / name for name in READ), *ranks, *links))
+        if self.refused:
+            return ()
         self.kept.follow()
-        order = _stat(self.path / "eval" / "order.json")
-        return self.metrics.size, len(self.kept), self.kept.generation, order, self.line.status if self.kind == "run" else ""
+        written = [_stat(self.path / name) for name in ("metrics.jsonl", "eval/order.json")]
+        return self.kept.version, written, self.line.status if self.kind == "run" else ""
 
     def confined(self, path: Path) -> Path:
-        """
-        Raises:
-            Forbidden: the path is not inside of the folder, links followed.
-        """
-        if not path.resolve().is_relative_to(self.path):
-            raise Forbidden
+        """The path, if it is inside of the folder, links followed; else `Forbidden`."""
+        if not self._inside(path):
+            raise Forbidden(f"{path}: a link out of {self.path}")
         return path
+
+    def _inside(self, path: Path) -> bool:
+        return path.resolve().is_relative_to(self.path)
 
     def once(self, name: str, stamp: Any, make: Callable[[], T]) -> T:
         """What was made under a name, while its stamp is the same; None is a stamp of nothing that may be kept."""
@@ -174,20 +144,12 @@ class Source:
 
     @cached_property
     def evaluation(self) -> EvalResults:
-        """Of an evaluation: its records and what was asked.
-
-        Raises:
-            ConfigError, StorageError: it was not finished, or a file is damaged.
-        """
+        """Of an evaluation: its records and what was asked."""
         return read_eval(self.path)
 
     @property
     def records(self) -> dict[str, list[Record]]:
-        """Of a run its held-out evaluations by stage, in their order; of an evaluation its tasks. Those without an answer are left out.
-
-        Raises:
-            StorageError: a file is damaged (`strict`).
-        """
+        """Of a run its held-out evaluations by stage, in their order; of an evaluation its tasks. Those without an answer are left out."""
         if self.kind == "evaluation":
             return {name: rows for name, rows in self.evaluation.records.items() if rows}
         return {name: rows for name in self.evaluations for rows in [self.records_of(name)] if rows}
@@ -202,22 +164,29 @@ class Source:
             raise StorageError(f"{file}: not a list of stages: {error}") from error
 
     def records_of(self, name: str) -> list[Record]:
-        """The answers of a run's evaluation after a stage.
-
-        Raises:
-            StorageError: the file is damaged (`strict`).
-        """
+        """The answers of a run's evaluation after a stage."""
         return self._rows(self.confined(self.path / "eval" / f"{name}.jsonl"), read_verified)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """All lines of metrics.jsonl.
-
-        Raises:
-            StorageError: one is damaged (`strict`).
-        """
+        """All lines of metrics.jsonl."""
         path = self.path / "metrics.jsonl"
-        return self._rows(path, read_metrics) if path.is_file() else []
+        return self._rows(path, self._grown) if path.is_file() else []
+
+    @property
+    def metrics(self) -> Metrics:
+        """Those lines by step."""
+        return self._metrics if self.lines else Metrics()
+
+    def _grown(self, path: Path) -> list[dict[str, Any]]:
+        """The lines, of which only those are read that came since the last call."""
+        if path.stat().st_size < self._size:  # resumed from an earlier step
+            self._lines, self._metrics = [], Metrics()
+        self._size = path.stat().st_size
+        new = read_metrics(path, len(self._lines))
+        self._metrics.take(new)
+        self._lines = [*self._lines, *new]
+        return self._lines
 
     def _rows(self, path: Path, read: Callable[[Path], list[T]]) -> list[T]:
         def rows() -> list[T]:
@@ -244,12 +213,7 @@ class Source:
         return self.once("asked", _stat(path), lambda: read_lines(path))
 
     def medium(self, key: str) -> Path | None:
-        """The file of a medium, of a held-out question or of a kept group.
-
-        Raises:
-            StorageError: that is no key.
-            Forbidden: it is a link out of the run.
-        """
+        """The file of a medium, of a held-out question or of a kept group; None where it was not kept."""
         folders = (self.frames, *rank_folders(self.kept.path).values())
         path = next((path for folder in folders if (path := path_of(folder / MEDIA, key)).is_file()), None)
         return None if path is None else self.confined(path)

@@ -22,11 +22,7 @@ KINDS = {"holds": "better", "premise not met": "worse"}
 
 
 def study_of(path: Path) -> dict[str, list[Path]] | None:
-    """The arms of a study, name -> folders of its runs; None where there is none.
-
-    Raises:
-        StorageError: its file is damaged.
-    """
+    """The arms of a study, name -> folders of its runs; None where there is none."""
     file = path / STUDY
     if not file.is_file():
         return None
@@ -49,11 +45,7 @@ def over_seeds(metric: str, values: Sequence[float]) -> Doc:
 
 
 def study_doc(path: Path) -> Doc | None:
-    """What a study says; None where there is none.
-
-    Raises:
-        StorageError: its file is damaged.
-    """
+    """What a study says; None where there is none."""
     if study_of(path) is None:
         return None
     found: dict[str, Any] = json.loads((path / STUDY).read_bytes())
@@ -71,7 +63,7 @@ def study_doc(path: Path) -> Doc | None:
         return report(
             str(found.get("name") or path.resolve().name),
             about=str(found.get("state", "")),
-            said=[_sentence(name, one) for name, one in comparisons.items()],
+            said=[f"{name}: {one['verdict']}{f' ({remark})' if (remark := one['remark']) else ''}." for name, one in comparisons.items()],
             cards=[one for one in (_arms(found["measured"], name, one) for name, one in comparisons.items()) if one["rows"]],
             tables=tables,
         )
@@ -84,14 +76,6 @@ def _effect(one: Mapping[str, Any]) -> tuple[str, str]:
     if one["effect"] is None:
         return "-", ""
     return f"{one['effect']:+.3f}", "" if one["low"] is None else f"[{one['low']:+.3f}, {one['high']:+.3f}]"
-
-
-def _sentence(name: str, one: Mapping[str, Any]) -> str:
-    """`dr_grpo-grpo: holds. auc exact, dr_grpo - grpo: +0.120 [+0.080, +0.160] over 5 seeds; 0.1 is of interest.`"""
-    primary, remark = one["primary"], f" ({one['remark']})" if one["remark"] else ""
-    effect = " ".join(filter(None, _effect(primary)))
-    told = f"{primary['text']}, {primary['compared']}: {effect} over {primary['seeds']} seeds; {primary['delta']:g} is of interest."
-    return f"{name}: {one['verdict']}{remark}. {told}"
 
 
 def _verdict(name: str, one: Mapping[str, Any]) -> list[str | Doc]:

@@ -18,8 +18,8 @@ from vlmrl import fs
 from vlmrl.errors import StorageError
 from vlmrl.evals.score.records import prompt_ids_hash, sample_hash
 from vlmrl.evals.score.steps import true_steps
-from vlmrl.extras.pages.kept.media import encoded, most_frames, path_of, write
-from vlmrl.extras.pages.kept.read import MEDIA
+from vlmrl.extras.pages.kept.media import encoded, most_frames, path_of
+from vlmrl.extras.pages.kept.read import MEDIA, object_of
 from vlmrl.extras.pages.kept.record import content_id, drawable
 from vlmrl.media.store import MediaStore, ProcessedMedia
 from vlmrl.types import MediaHandle, Prompt, Sample
@@ -31,19 +31,14 @@ KEPT = 200
 """Prompts of a task that are kept."""
 SHOWN = 24
 """Questions of each task whose pixels are kept."""
-Piece = Callable[[Sequence[int]], str]
-"""Text of ids, control tokens included (`ProcessorBundle.piece`)."""
 
 
-def keep(folder: Path, prompts: Sequence[Prompt], store: MediaStore, piece: Piece) -> None:
+def keep(folder: Path, piece: Callable[[Sequence[int]], str], prompts: Sequence[Prompt], store: MediaStore) -> None:
     """Keep what a task (or a stage of a run) asks.
 
     Args:
         folder: `<run>/eval/frames`, or `<out>/frames` of an evaluation.
-        piece: of the model's tokenizer.
-
-    Raises:
-        StorageError: a file is damaged or cannot be written.
+        piece: text of ids, control tokens included (`ProcessorBundle.piece`).
     """
     first = prompts[:SHOWN]
     _add(folder / PROMPTS, prompts[:KEPT], prompt_ids_hash, lambda one: {"prompt": written(one, piece)})
@@ -61,16 +56,12 @@ def question_line(sample: Sample, media: Sequence[MediaHandle], *, shown: bool) 
 
 
 def keep_pixels(folder: Path, shown: ProcessedMedia) -> None:
-    """Keep a medium as the model saw it.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
+    """Keep a medium as the model saw it."""
     fs.mkdir(folder / MEDIA)
-    write(folder / MEDIA, shown.handle.key, encoded(shown, most_frames(shown), lossless=True))
+    fs.write_bytes(path_of(folder / MEDIA, shown.handle.key), encoded(shown, most_frames(shown), lossless=True))
 
 
-def written(prompt: Prompt, piece: Piece) -> list[tuple[str, int]]:
+def written(prompt: Prompt, piece: Callable[[Sequence[int]], str]) -> list[tuple[str, int]]:
     """The prompt's ids as (text, how often it stands there). Equal ids that follow each other in the place of a medium are one entry."""
     places = {column for start, end in prompt.spans for column in range(start, end)}
     out: list[tuple[str, int]] = []
@@ -91,21 +82,12 @@ def _add(path: Path, prompts: Sequence[Prompt], named: Callable[[Prompt], str], 
 
 
 def read_lines(path: Path) -> dict[str, dict[str, Any]]:
-    """Hash -> line of a file of prompts (`prompt`) or questions (`content`, `question`, `gold`); none where there is no file.
-
-    Raises:
-        StorageError: a line is damaged.
-    """
+    """Hash -> line of a file of prompts (`prompt`) or questions (`content`, `question`, `gold`); none where there is no file."""
+    wanted = {"hash", "prompt"} if path.name == PROMPTS else {"hash", "content", "question", "gold"}
     out: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), start=1):
-        try:
-            row = json.loads(line)
-            if path.name == PROMPTS:
-                row["prompt"] = [(str(text), int(count)) for text, count in row["prompt"]]
-            else:
-                row |= {key: str(row[key]) for key in ("content", "question", "gold")}
-            out[str(row["hash"])] = row
-        except (KeyError, TypeError, ValueError) as error:
-            what = "prompt" if path.name == PROMPTS else "question"
-            raise StorageError(f"{path}:{number}: not a kept {what} ({error!r}); remove the file and evaluate again") from error
+        row = object_of(line)
+        if row is None or not wanted <= set(row):
+            raise StorageError(f"{path}:{number}: not a kept prompt or question; remove the file and evaluate again")
+        out[str(row["hash"])] = row
     return out

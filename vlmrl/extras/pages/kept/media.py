@@ -14,7 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from vlmrl import fs
 from vlmrl.errors import StorageError
 from vlmrl.media.store import ProcessedMedia
 
@@ -71,34 +70,14 @@ def most_frames(media: ProcessedMedia) -> int:
 
 
 def path_of(folder: Path, key: str) -> Path:
-    """File of a medium.
-
-    Raises:
-        StorageError: that is no key.
-    """
+    """File of a medium; StorageError, where that is no key."""
     if not KEY.fullmatch(key):
         raise StorageError(f"{key!r:.80} is no key of a medium")
     return folder / f"{key}.zip"
 
 
-def write(folder: Path, key: str, data: bytes) -> None:
-    """Write the file of a medium.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    fs.write_bytes(path_of(folder, key), data)
-
-
 class Medium:
-    """What the file of a medium holds.
-
-    Args:
-        file: its path, or the file itself.
-
-    Raises:
-        StorageError: it is missing or damaged.
-    """
+    """What the file of a medium holds; StorageError, where it is missing or damaged. `file`: its path, or the file itself."""
 
     def __init__(self, file: Path | IO[bytes]):
         self.file = file
@@ -117,21 +96,13 @@ class Medium:
         return [first.setdefault((one.CRC, one.file_size), number) for number, one in enumerate(self.frames)]
 
     def suffix(self, number: int) -> str:
-        """How the file of a frame ends: `jpg` or `png`.
-
-        Raises:
-            StorageError: the frame was not kept.
-        """
+        """How the file of a frame ends: `jpg` or `png`; StorageError, where the frame was not kept."""
         if not 0 <= number < len(self.frames):
             raise StorageError(f"{self.file}: frame {number} was not kept")
         return self.frames[number].filename[-3:]
 
     def frame(self, number: int) -> tuple[bytes, str]:
-        """A kept frame, counted from 0, as the bytes of a picture file, and its media type.
-
-        Raises:
-            StorageError: it is not there.
-        """
+        """A kept frame, counted from 0, as the bytes of a picture file, and its media type; StorageError, where it is not there."""
         kind = TYPES[self.suffix(number)]
         try:
             with zipfile.ZipFile(self.file) as archive:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,9 @@ RANK = re.compile(r"rank-(\d{1,6})")
 MEDIA = "media"
 KEYS = {"at", "length", "step", "global_step", "content"}
 """Of a line of the index, at least."""
+
+Shard = tuple[Path, tuple[int, int], list[dict[str, Any]]]
+"""Folder, size and time of the file, short lines."""
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -46,64 +48,26 @@ def rank_folders(groups: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-@dataclass(kw_only=True)
-class Shard:
-    """The index of one shard, which grows with the file."""
-
-    folder: Path
-    number: int
-    entries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    _stamp: tuple[int, int] | None = None
-
-    def follow(self) -> bool:
-        """Take in what was written since; whether what was known before still holds, which it does not where the run was resumed from an
-        earlier step."""
-        status = shard_path(self.folder, self.number).stat()
-        stamp = status.st_size, status.st_mtime_ns
-        if stamp == self._stamp:
-            return True
-        before, self.entries, self._stamp = self.entries, self._by_index(status.st_size), stamp
-        self._by_lines()
-        return self.entries[: len(before)] == before
-
-    def _by_index(self, size: int) -> list[dict[str, Any]]:
-        path, found, covered = index_path(self.folder, self.number), list[dict[str, Any]](), 0
-        for line in path.read_bytes().splitlines() if path.is_file() else ():
-            entry = _object(line)
-            # damaged, behind, or of an earlier version: the rest is read from the shard
-            if entry is None or not set(entry) >= KEYS or entry["at"] != covered or covered + entry["length"] > size:
+def entries_of(folder: Path, number: int) -> list[dict[str, Any]]:
+    """The short lines of a shard: those of its index as far as they fit, the rest made from the records."""
+    shard, index, found, covered = shard_path(folder, number), index_path(folder, number), list[dict[str, Any]](), 0
+    size = shard.stat().st_size
+    for line in index.read_bytes().splitlines() if index.is_file() else ():
+        entry = object_of(line)
+        # damaged, behind, or of an earlier version: the rest is read from the shard
+        if entry is None or not set(entry) >= KEYS or entry["at"] != covered or covered + entry["length"] > size:
+            break
+        found.append(entry)
+        covered += entry["length"]
+    with shard.open("rb") as file:
+        file.seek(covered)
+        for line in file:
+            record = object_of(line) if line.endswith(b"\n") else None
+            if record is None or record.get("v") != VERSION:
                 break
-            found.append(entry)
-            covered += entry["length"]
-        return found
-
-    def _by_lines(self) -> None:
-        covered = self.entries[-1]["at"] + self.entries[-1]["length"] if self.entries else 0
-        with shard_path(self.folder, self.number).open("rb") as file:
-            file.seek(covered)
-            for line in file:
-                record = _object(line) if line.endswith(b"\n") else None
-                if record is None or record.get("v") != VERSION:
-                    return
-                self.entries.append(summary(record, covered, len(line)))
-                covered += len(line)
-
-    def record(self, at: int) -> dict[str, Any]:
-        """The record that begins at a byte of the shard.
-
-        Raises:
-            StorageError: none does.
-        """
-        path = shard_path(self.folder, self.number)
-        entry = next((one for one in self.entries if one["at"] == at), None)
-        if entry is None:
-            raise StorageError(f"{path}: no group begins at byte {at}")
-        with path.open("rb") as file:
-            file.seek(at)
-            record = _object(file.read(entry["length"]))
-        if record is None:
-            raise StorageError(f"{path}: what begins at byte {at} is no group; the file was changed")
-        return record
+            found.append(summary(record, covered, len(line)))
+            covered += len(line)
+    return found
 
 
 class KeptGroups:
@@ -111,52 +75,53 @@ class KeptGroups:
 
     def __init__(self, groups: Path):
         self.path = groups
-        self.generation = 0
-        """Grows when something that was there is gone, so that places in lists no longer hold."""
+        self.version = 0
+        """Grows with every change."""
         self._shards: dict[tuple[int, int], Shard] = {}
+        """By rank and number."""
 
     def follow(self) -> None:
-        """Take in what was written since the last call."""
-        there = {(rank, number): folder for rank, folder in rank_folders(self.path).items() for number in numbers(folder)}
-        for gone in set(self._shards) - set(there):
-            del self._shards[gone]
-            self.generation += 1
-        for place, folder in sorted(there.items()):
-            shard = self._shards.setdefault(place, Shard(folder=folder, number=place[1]))
-            try:
-                self.generation += not shard.follow()
-            except FileNotFoundError:  # thinned out between the listing and now
-                del self._shards[place]
-                self.generation += 1
+        """Take in what was written since the last call. A shard is read again only where its file has changed."""
+        found: dict[tuple[int, int], Shard] = {}
+        for rank, folder in rank_folders(self.path).items():
+            for number in numbers(folder):
+                try:
+                    status, known = shard_path(folder, number).stat(), self._shards.get((rank, number))
+                    if known is None or known[1] != (status.st_size, status.st_mtime_ns):
+                        known = folder, (status.st_size, status.st_mtime_ns), entries_of(folder, number)
+                    found[rank, number] = known
+                except FileNotFoundError:  # thinned out between the listing and now
+                    continue
+        self.version += found != self._shards
+        self._shards = found
 
     def __len__(self) -> int:
-        return sum(len(shard.entries) for shard in self._shards.values())
+        return sum(len(entries) for _, _, entries in self._shards.values())
 
     def entries(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(address, line of the index) of every group, by rank and shard."""
-        for _, place, entries in self.lists():
+        for (rank, number), (_, _, entries) in self._shards.items():
             for entry in entries:
-                yield f"{place}-{entry['at']}", entry
-
-    def lists(self) -> Iterator[tuple[tuple[int, int], str, list[dict[str, Any]]]]:
-        """(shard, how addresses of its groups begin, lines of its index), which only grow while `generation` is the same."""
-        for (rank, number), shard in self._shards.items():
-            yield (rank, number), f"{rank}-{number}", shard.entries
+                yield f"{rank}-{number}-{entry['at']}", entry
 
     def record(self, address: str) -> dict[str, Any]:
-        """A whole group by its address.
-
-        Raises:
-            StorageError: there is none under it.
-        """
+        """A whole group by its address; StorageError, where there is none under it, or the file was changed."""
         match = re.fullmatch(r"(\d{1,6})-(\d{1,9})-(\d{1,15})", address)
-        shard = None if match is None else self._shards.get((int(match[1]), int(match[2])))
-        if match is None or shard is None:
+        rank, number, at = (-1, -1, -1) if match is None else (int(one) for one in match.groups())
+        folder, _, entries = self._shards.get((rank, number), (self.path, None, []))
+        length = next((entry["length"] for entry in entries if entry["at"] == at), None)
+        if length is None:
             raise StorageError(f"no kept group has the address {address!r:.60}")
-        return shard.record(int(match[3]))
+        with shard_path(folder, number).open("rb") as file:
+            file.seek(at)
+            record = object_of(file.read(length))
+        if record is None:
+            raise StorageError(f"{shard_path(folder, number)}: what begins at byte {at} is no group; the file was changed")
+        return record
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def object_of(line: bytes) -> dict[str, Any] | None:
+    """The JSON object of a line; None for anything else."""
     try:
         value = json.loads(line)
     except ValueError:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
-from vlmrl.extras.pages.kept import media
-from vlmrl.extras.pages.kept.read import MEDIA, Shard, index_path, numbers, rank_folders, shard_path
+from vlmrl.extras.pages.kept.media import path_of
+from vlmrl.extras.pages.kept.read import MEDIA, entries_of, index_path, numbers, rank_folders, shard_path
 from vlmrl.extras.pages.kept.record import line_of, summary
 
 SHARDS = 64
@@ -52,13 +52,10 @@ class KeptWriter:
         return [key for key in keys if key not in self._media]
 
     def add(self, record: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-        """Append a group, after the media that came with it.
-
-        Raises:
-            StorageError: the disk refused; the shard then ends with the group before.
-        """
+        """Append a group, after the media that came with it. StorageError, where the disk refused; the shard then ends with the group
+        before."""
         for key, data in files.items():
-            media.write(self.folder / MEDIA, key, data)
+            fs.write_bytes(path_of(self.folder / MEDIA, key), data)
             self._media[key] = len(data)
             self._fresh += len(data)
         shard = shard_path(self.folder, self._number)
@@ -111,15 +108,9 @@ def closest(steps: Mapping[int, int]) -> int | None:
 
 
 def mend(folder: Path, number: int, last_step: int) -> list[dict[str, Any]]:
-    """Cut a shard behind its last whole group of a step that counts, and make its index whole. Returns the index.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    shard, path, index = Shard(folder=folder, number=number), shard_path(folder, number), index_path(folder, number)
-    shard.follow()
-    later = next((n for n, entry in enumerate(shard.entries) if entry["global_step"] > last_step), len(shard.entries))
-    entries = shard.entries[:later]
+    """Cut a shard behind its last whole group of a step that counts, and make its index whole. Returns the index."""
+    path, index, entries = shard_path(folder, number), index_path(folder, number), entries_of(folder, number)
+    entries = entries[: next((n for n, entry in enumerate(entries) if entry["global_step"] > last_step), len(entries))]
     if not entries:
         fs.unlink(path)
         if index.exists():

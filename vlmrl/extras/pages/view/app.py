@@ -11,14 +11,14 @@ import json
 import secrets
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette  # pyright: ignore[reportMissingImports]
 from starlette.requests import Request  # pyright: ignore[reportMissingImports]
-from starlette.responses import RedirectResponse, Response  # pyright: ignore[reportMissingImports]
-from starlette.routing import Route  # pyright: ignore[reportMissingImports]
+from starlette.responses import FileResponse, RedirectResponse, Response  # pyright: ignore[reportMissingImports]
+from starlette.routing import Mount, Route  # pyright: ignore[reportMissingImports]
+from starlette.staticfiles import StaticFiles  # pyright: ignore[reportMissingImports]
 
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.extras.pages.documents.source import Forbidden
@@ -26,7 +26,6 @@ from vlmrl.extras.pages.view.save import STATIC
 from vlmrl.extras.pages.view.view import View
 from vlmrl.web.guard import App, Guard, Scope
 
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -56,20 +55,13 @@ def has_token(scope: Scope, headers: Mapping[str, str], token: str) -> bool:
 
 def make_app(view: View, token: str) -> App:
     """The application, which answers whoever has the token."""
-    files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in TYPES}
 
     def page(request: Request) -> Response:
         if "token" in request.query_params:  # out of the address bar, into a cookie that scripts cannot read
             response = RedirectResponse("/", 303)
             response.set_cookie(cookie_name(token), token, httponly=True, samesite="strict")
             return response
-        return Response(files["index.html"], media_type=TYPES[".html"])
-
-    def static(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in files:
-            return _json({"error": "no such file"}, 404)
-        return Response(files[name], media_type=TYPES[Path(name).suffix])
+        return FileResponse(STATIC / "index.html")
 
     def document(request: Request) -> Response:
         return _json(view.document(request.path_params["address"]))
@@ -82,7 +74,7 @@ def make_app(view: View, token: str) -> App:
     app = Starlette(
         routes=[
             Route("/", page),
-            Route("/static/{name}", static),
+            Mount("/static", StaticFiles(directory=STATIC)),
             Route("/favicon.ico", lambda request: Response(status_code=204)),
             Route("/api/{address:path}", document),
             Route("/media/{item}/{name}/{number:int}.{suffix}", picture),

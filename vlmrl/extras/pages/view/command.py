@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from vlmrl.cli.names import Wanted, extra
 from vlmrl.errors import ConfigError
 
 
@@ -30,7 +29,6 @@ def view(
         Path | None, typer.Option(help="Write a copy: one file if it ends in .html, else a site of static files", show_default=False)
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list of runs, machine-readable; no browser.")] = False,
 ) -> None:
     """Show runs in the browser: what happened, curves over seeds, questions with their answers, kept groups, evaluations, comparisons.
 
@@ -39,11 +37,6 @@ def view(
     Example: vlmrl view runs/toy_video
     """
     wanted = folders or [Path("runs")]
-    if as_json:
-        if len(wanted) > 1:
-            raise ConfigError("--json lists the runs of one folder")
-        extra("vlmrl.extras.tools.runs.runs")(Wanted(name=str(wanted[0]), as_json=True))
-        return
     if save is not None:
         from vlmrl.evals.score.runfiles import plugins_of
         from vlmrl.extras.pages.documents.folder import items_of

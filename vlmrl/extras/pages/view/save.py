@@ -6,21 +6,18 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from vlmrl import fs
 from vlmrl.extras.pages.documents.folder import kind_of
-from vlmrl.extras.pages.kept.asked import Piece, keep
 from vlmrl.extras.pages.view.view import View
-from vlmrl.media.store import MediaStore
-from vlmrl.types import Prompt
 
 STATIC = Path(__file__).parent / "static"
-SITE_GROUPS, PAGE_GROUPS = 1000, 0
-"""Kept groups of a run that a site and a page have whole, the most surprising ones; the tables have all."""
+SITE_GROUPS = 1000
+"""Kept groups of a run that a site has whole, the most surprising ones, and a page not; the tables of both have all."""
 SITE_QUESTIONS, PAGE_QUESTIONS = 20_000, 2000
 _SCRIPT = re.compile(r'<script src="static/([\w.-]+)" defer></script>')
 _STYLE = re.compile(r'<link rel="stylesheet" href="static/([\w.-]+)">')
@@ -49,7 +46,7 @@ def save(paths: Iterable[Path], to: Path) -> Path:
     if kind_of(to) is not None:
         return save_page(paths, to / "report.html")
     view = View(paths, strict=True)
-    for address in _addresses(view, SITE_QUESTIONS, SITE_GROUPS):
+    for address in [*_addresses(view, SITE_QUESTIONS), *view.groups(SITE_GROUPS)]:
         file = to / "data" / f"{address}.js"
         fs.mkdir(file.parent)
         fs.write_text(file, f"vlmrlDocument({json.dumps(address)}, {_json(view.document(address))});\n")
@@ -67,37 +64,13 @@ def save(paths: Iterable[Path], to: Path) -> Path:
 def save_page(paths: list[Path], to: Path) -> Path:
     """Write a view as one file."""
     view = View(paths, strict=True, inline=True)
-    found = {address: view.document(address) for address in _addresses(view, PAGE_QUESTIONS, PAGE_GROUPS)}
+    found = {address: view.document(address) for address in _addresses(view, PAGE_QUESTIONS)}
     return write_documents(found, to, title=_title(view))
 
 
-def write_page(folder: Path, to: Path | None = None) -> Path:
-    """Write the page of a run or an evaluation as one file.
-
-    Args:
-        to: the file; None is `report.html` in the folder.
-
-    Raises:
-        ConfigError: it is neither.
-        StorageError: a file of it is damaged, or the page cannot be written.
-    """
-    return save_page([folder], folder / "report.html" if to is None else to)
-
-
-class EvaluationPage:
-    """Keeps what each task (or stage of a run) asks in `folder`, and writes the report."""
-
-    def __init__(self, folder: Path, piece: Piece):
-        """`piece`: of the model's tokenizer (`ProcessorBundle.piece`)."""
-        self.folder, self.piece = folder, piece
-
-    def keep(self, prompts: Sequence[Prompt], store: MediaStore) -> None:
-        """Called once with what each task or stage asks."""
-        keep(self.folder / "frames", prompts, store, self.piece)
-
-    def write_report(self) -> Path:
-        """`report.html` of the folder."""
-        return write_page(self.folder)
+def write_page(folder: Path) -> Path:
+    """Write the page of a run or an evaluation as one file, `report.html` in its folder. Raises what `save` does."""
+    return save_page([folder], folder / "report.html")
 
 
 def write_comparison(result: Any, out: Path) -> Path:
@@ -147,11 +120,10 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _addresses(view: View, questions: int, groups: int) -> list[str]:
+def _addresses(view: View, questions: int) -> list[str]:
     view.document("live")
-    return [*view.addresses(), *(f"question/{one}" for one in view.questions()[:questions]), *view.groups(groups)]
+    return [*view.addresses(), *(f"question/{one}" for one in view.questions()[:questions])]
 
 
 def _title(view: View) -> str:
-    name = view.document("folder")["name"]
-    return f"{name} - vlmrl"
+    return f"{view.document('folder')['name']} - vlmrl"

@@ -22,7 +22,7 @@ from typing import Any
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.extras.pages.documents.curves import curves_doc, metrics_doc
 from vlmrl.extras.pages.documents.evaluation import comparison_doc, evaluation_doc, read_comparison, tasks_of, verdict_of
-from vlmrl.extras.pages.documents.folder import Item, arms_of, arms_table, items_of, kind_of, run_line
+from vlmrl.extras.pages.documents.folder import arms_of, arms_table, items_of, kind_of, run_line
 from vlmrl.extras.pages.documents.pictures import Pictures
 from vlmrl.extras.pages.documents.questions import group_doc, held_of, kept_of, question_doc, questions_doc
 from vlmrl.extras.pages.documents.run import run_doc
@@ -32,6 +32,9 @@ from vlmrl.extras.pages.documents.study import STUDY, study_doc, study_of
 from vlmrl.extras.pages.kept.media import opened
 
 ALL = "all"
+ANSWERS = ("run", "evaluation")
+"""What has answers to questions."""
+LINK = "a file in it is a link to elsewhere, so it is not read"
 CACHED = 64
 """Documents that are remembered while nothing changes."""
 
@@ -48,29 +51,25 @@ class View:
     """
 
     def __init__(self, paths: Sequence[Path], *, strict: bool = False, inline: bool = False):
-        self.paths = list(paths)
-        self.strict = strict
-        self.items = items_of(self.paths)
+        self.paths, self.strict = list(paths), strict
+        self.items = items_of(self.paths, strict=strict)
         self.pictures = Pictures(inline=inline)
         self._lock = threading.RLock()
-        self._by_id = {item.id: item for item in self.items}
-        self._sources = {i.id: Source(i.path, i.id, i.kind, strict=strict) for i in self.items if i.kind in ("run", "evaluation")}
-        self._refused: set[str] = set()
-        """Sources of which a file is a link out of their folder."""
+        self._answers = {item.name: item for item in self.items if item.kind in ANSWERS}
         self._made: dict[str, tuple[Any, Doc]] = {}
         self._makers: dict[str, Callable[..., Doc]] = {
             "folder": self._folder,
             "live": lambda: {"stamp": self._stamp()},
             "arms": self._arms,
-            "run": lambda name: run_doc(self._run(name)),
-            "curves": lambda name: curves_doc([self._run(name)]),
-            "metrics": lambda name: metrics_doc(self._run(name)),
+            "run": lambda name: run_doc(self._of(name, "run")),
+            "curves": lambda name: curves_doc([self._of(name, "run")]),
+            "metrics": lambda name: metrics_doc(self._of(name, "run")),
             "questions": lambda name: questions_doc(self._sides(name), self.pictures),
             "question": lambda content: question_doc(content, self._readable(), self.pictures),
-            "group": lambda name, address: group_doc(self._run(name), address, self.pictures),
+            "group": lambda name, address: group_doc(self._of(name, "run"), address, self.pictures),
             "evaluation": lambda name: evaluation_doc(self._of(name, "evaluation")),
-            "comparison": lambda name: comparison_doc(name, self._item(name, "comparison").path, self._compared(name)),
-            "check": lambda name: kept_documents(self._item(name, "check").path)["check/page"],
+            "comparison": lambda name: comparison_doc(self._of(name, "comparison"), self._compared(name)),
+            "check": lambda name: kept_documents(self._of(name, "check").path)["check/page"],
         }
 
     def document(self, address: str) -> Doc:
@@ -100,7 +99,7 @@ class View:
             Forbidden: its file leads out of its folder.
         """
         with self._lock:
-            path = self._sources[item].medium(key) if item in self._sources else None
+            path = self._answers[item].medium(key) if item in self._answers else None
             if path is None:
                 raise StorageError(f"medium {key:.12} of {item!r:.60} was not kept")
             return opened(path).frame(number)
@@ -109,12 +108,12 @@ class View:
         """The documents of a saved copy: all but single groups and questions."""
         out = ["folder", *(["arms"] if len(self.runs) > 1 else [])]
         for item in self.items:
-            out.append(f"{item.kind}/{item.id}")
+            out.append(f"{item.kind}/{item.name}")
             if item.kind == "run":
-                out += [f"curves/{item.id}", f"metrics/{item.id}"]
-            if item.kind in ("run", "evaluation") or (item.kind == "comparison" and self._compared(item.id)):
-                out.append(f"questions/{item.id}")
-        return [*out, *([f"questions/{ALL}"] if len(self._sources) > 1 else [])]
+                out += [f"curves/{item.name}", f"metrics/{item.name}"]
+            if item.kind in ANSWERS or (item.kind == "comparison" and self._compared(item.name)):
+                out.append(f"questions/{item.name}")
+        return [*out, *([f"questions/{ALL}"] if len(self._answers) > 1 else [])]
 
     def questions(self) -> list[str]:
         """Digests of all questions, those of held-out evaluations first."""
@@ -135,48 +134,31 @@ class View:
         return [source for source in self._readable() if source.kind == "run"]
 
     def _readable(self) -> list[Source]:
-        return [source for source in self._sources.values() if source.name not in self._refused]
+        return [source for source in self._answers.values() if not source.refused]
 
     def _stamp(self) -> str:
         told: list[Any] = [file.stat().st_mtime_ns for path in self.paths if (file := path / STUDY).is_file()]
-        self._refused.clear()
-        for source in self._sources.values():
-            try:
-                told.append(source.follow())
-            except Forbidden:
-                if len(self._sources) == 1:
-                    raise
-                self._refused.add(source.name)
-        return hashlib.sha256(repr((told, self._refused)).encode()).hexdigest()[:16]
+        told += [source.follow() for source in self._answers.values()]
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
-    def _item(self, name: str, kind: str) -> Item:
-        found = self._by_id.get(name)
-        if found is None or found.kind != kind:
-            raise StorageError(f"there is no {kind} {name!r:.60}")
+    def _of(self, name: str, *kinds: str) -> Source:
+        found = next((item for item in self.items if item.name == name and item.kind in kinds), None)
+        if found is None:
+            raise StorageError(f"there is no {kinds[0]} {name!r:.60}")
+        if found.refused:
+            raise Forbidden(f"{name}: {LINK}")
         return found
-
-    def _of(self, name: str, kind: str) -> Source:
-        item = self._item(name, kind)
-        if item.id in self._refused:
-            raise Forbidden
-        return self._sources[item.id]
-
-    def _run(self, name: str) -> Source:
-        return self._of(name, "run")
 
     def _sides(self, name: str) -> list[Source]:
         """The sources of a table of questions."""
-        if name == ALL:
-            return self._readable()
-        if name in self._sources:
-            return [self._of(name, self._sources[name].kind)]
-        return self._compared(name)
+        found = [self._of(name, "comparison", *ANSWERS)] if name != ALL else self._readable()
+        return self._compared(name) if found and found[0].kind == "comparison" else found
 
     def _compared(self, name: str) -> list[Source]:
         """The two sides of a comparison, where they are shown as well; else none."""
-        found_in = read_comparison(self._item(name, "comparison").path)
+        found_in = read_comparison(self._of(name, "comparison").path)
         paths = found_in.get("paths") or [path for side in found_in.get("sides", ()) for path in side]
-        found = [source for path in paths for source in self._sources.values() if Path(str(path)).resolve().is_relative_to(source.path)]
+        found = [source for path in paths for source in self._answers.values() if Path(str(path)).resolve().is_relative_to(source.path)]
         return found if len(found) == len(paths) else []
 
     @cached_property
@@ -185,31 +167,24 @@ class View:
 
     def _folder(self) -> Doc:
         groups = arms_of(self.runs, self._study)
-        lines = [self._said(self._by_id[s.name], lambda s=s: run_line(s, live=not self.strict)) for s in self.runs]
+        lines = [self._said(run, lambda run=run: run_line(run)) for run in self.runs]
         kind = kind_of(self.paths[0])
         single = self.items[0] if kind is not None and (len(self.items) == 1 or kind == "comparison") else None
         return {
             "name": self.paths[0].resolve().name if len(self.paths) == 1 else ", ".join(path.name for path in self.paths),
             "path": str(self.paths[0].resolve()),
-            "start": "" if single is None else f"{single.kind}/{single.id}",
+            "start": "" if single is None else f"{single.kind}/{single.name}",
             "study": next((said for path in self.paths if (said := study_doc(path)) is not None), None),
             "runs": sorted(lines, key=lambda line: -(line.get("wall") or 0.0)),
             "arms": arms_table(groups) if len(groups) < len(lines) else None,
             "others": [self._said(item, lambda item=item: self._other(item)) for item in self.items if item.kind != "run"],
-            "problems": [f"{name}: a file in it is a link to elsewhere, so it is not read" for name in sorted(self._refused)],
+            "problems": [f"{source.name}: {LINK}" for source in self._answers.values() if source.refused],
         }
 
-    def _said(self, item: Item, make: Callable[[], Doc]) -> Doc:
+    def _said(self, item: Source, make: Callable[[], Doc]) -> Doc:
         """A line of the list; what cannot be read is said in its place, unless the view is strict."""
-        path = item.path.resolve()
-        line = {
-            "id": item.id,
-            "kind": item.kind,
-            "name": path.name,
-            "folder": str(path),
-            "address": f"{item.kind}/{item.id}",
-            "primary": None,
-        }
+        line = {"id": item.name, "kind": item.kind, "name": item.path.name, "folder": str(item.path), "primary": None}
+        line["address"] = f"{item.kind}/{item.name}"
         try:
             return {**line, **make()}
         except (StorageError, ConfigError) as error:
@@ -217,12 +192,11 @@ class View:
                 raise
             return {**line, "problem": str(error), "where": "", "status": "stopped", "text": ""}
 
-    def _other(self, item: Item) -> Doc:
+    def _other(self, item: Source) -> Doc:
         """What the list says of an evaluation, a comparison or a data check."""
         if item.kind == "evaluation":
-            source = self._sources[item.id]
-            words = filter(None, (source.evaluation.model, source.evaluation.suite))
-            return {"text": ", ".join(words), "primary": next(iter(tasks_of(source)), None)}
+            words = filter(None, (item.evaluation.model, item.evaluation.suite))
+            return {"text": ", ".join(words), "primary": next(iter(tasks_of(item)), None)}
         if item.kind == "comparison":
             return {"text": verdict_of(read_comparison(item.path))}
         sources = kept_documents(item.path)["check/page"]["sources"]

@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from tests.support.made_runs import make_run
 from vlmrl.extras.pages.documents.curves import (
     POINTS,
-    REST,
     band,
     chosen,
     curves_doc,
     matching,
     metrics_doc,
     phase_series,
-    points_of,
     spoken,
 )
 from vlmrl.extras.pages.documents.source import Source
@@ -97,8 +95,19 @@ def test_a_step_is_no_number_of_answers_where_the_recipe_does_not_say(tmp_path: 
 def test_what_is_not_finite_is_left_out_and_the_end_of_a_run_is_no_step(tmp_path: Path) -> None:
     lines = [line(1, loss=1.0), line(2, loss="NaN"), line(3, loss=2.0), {"stage": "run", "step": 3, "global_step": 3, "loss": 9.0}]
     run = source(tmp_path, lines)
-    assert points_of(run, "loss") == {1: 1.0, 3: 2.0}
-    assert run.metrics.stages == [("rl", 1)]
+    assert run.metrics.columns["loss"] == {1: 1.0, 3: 2.0}
+    assert run.metrics.stages == {"rl": (1, 3)}
+
+
+def test_a_run_that_goes_on_from_an_earlier_step_has_no_values_of_the_steps_it_lost(tmp_path: Path) -> None:
+    run = source(tmp_path, [line(n, loss=float(n)) for n in range(1, 6)])
+    assert max(run.metrics.columns["loss"]) == 5
+    text = (run.path / "metrics.jsonl").read_text()
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"stage": "rl"} | line(6, loss=0.5)) + "\n")
+    assert (len(run.lines), run.metrics.columns["loss"][6]) == (6, 0.5)
+    (run.path / "metrics.jsonl").write_text("".join(text.splitlines(keepends=True)[:2]))
+    assert (len(run.lines), run.metrics.columns["loss"], run.metrics.stages) == (2, {1: 1.0, 2: 2.0}, {"rl": (1, 2)})
 
 
 def test_evaluations_are_one_line_and_a_score_that_repeats_another_is_left_out(tmp_path: Path) -> None:
@@ -150,24 +159,22 @@ def test_phases_of_a_step_by_hand(tmp_path: Path) -> None:
     lines = [phases(1, 4.0, rollout=2.0, score=0.5) | {"time/to_first_rl_step": 9.0}, phases(2, 3.0, rollout=3.5)]
     whole = {"stage": "run", **phases(2, 60.0, evaluate=20.0)}
     assert phase_series(source(tmp_path, [*lines, whole])) == {
+        "time/step_total": {1: 4.0, 2: 3.0},
         "time/rollout": {1: 2.0, 2: 3.5},
-        "time/score": {1: 0.5, 2: 0.0},
-        "unexplained": {1: 1.5, 2: 0.0},  # clocks round: never less than nothing is unexplained
+        "time/score": {1: 0.5},
     }
 
 
-def test_many_phases_share_the_last_area(tmp_path: Path) -> None:
+def test_of_many_phases_the_longest_are_drawn(tmp_path: Path) -> None:
     seconds = {f"p{n}": float(10 - n) for n in range(8)}
     series = phase_series(source(tmp_path, [phases(1, 60.0, **seconds)]))
-    assert list(series) == [*(f"time/p{n}" for n in range(5)), REST, "unexplained"]
-    assert series[REST] == {1: 5.0 + 4.0 + 3.0}
-    assert series["unexplained"] == {1: 60.0 - sum(seconds.values())}
+    assert list(series) == ["time/step_total", *(f"time/p{n}" for n in range(5))]
 
 
 def test_a_band_is_a_mean_and_a_standard_deviation_over_seeds(tmp_path: Path) -> None:
     values = {"a": [0.1, 0.3], "b": [0.3, 0.9], "c": [0.5, 0.6]}
     runs = [source(tmp_path, [line(n + 1, reward=v) for n, v in enumerate(own)], name) for name, own in values.items()]
-    steps, found = band([points_of(run, "reward") for run in runs])
+    steps, found = band([run.metrics.columns["reward"] for run in runs])
     assert (found["n"], steps) == (3, [1, 2])
     for at in (0, 1):
         own = [values[name][at] for name in values]

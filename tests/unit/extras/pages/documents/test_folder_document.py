@@ -124,7 +124,7 @@ def test_a_run_with_a_link_to_elsewhere_is_not_read_and_others_are(tmp_path: Pat
     found = view.document("folder")
     assert [run["id"] for run in found["runs"]] == ["one"]
     assert found["problems"] == ["two: a file in it is a link to elsewhere, so it is not read"]
-    with pytest.raises(Forbidden):
+    with pytest.raises(Forbidden, match="two: a file in it is a link to elsewhere"):
         view.document("run/two")
     assert view.document("run/one")["name"] == one.name
 

@@ -1,4 +1,4 @@
-"""The table of questions: what is one question, columns and cells, what became of kept ones, and one question with all its answers."""
+"""The table of questions: what is one question, columns and cells, and one question with all its answers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support import viewed
 from tests.support.kept import key_of, pixels, record
@@ -19,7 +17,7 @@ from tests.support.pages import make_run as make_evaluated
 from tests.support.pages import record as held_record
 from vlmrl.errors import StorageError
 from vlmrl.extras.pages.documents.pictures import Pictures
-from vlmrl.extras.pages.documents.questions import group_doc, held_of, kept_of, question_doc, questions_doc, states
+from vlmrl.extras.pages.documents.questions import group_doc, held_of, kept_of, question_doc, questions_doc
 from vlmrl.extras.pages.documents.source import Source
 from vlmrl.extras.pages.kept.media import Medium, encoded
 from vlmrl.extras.pages.kept.record import content_of, summary
@@ -120,34 +118,15 @@ def test_kept_groups_say_what_was_answered_folded(tmp_path: Path) -> None:
     assert (kept["rewards"][-1], kept["best"][-1], kept["global"][-1]) == ([1.0, 0.0, 1.0, 0.5], 1.0, 2)
 
 
-def test_only_what_is_new_is_taken_in(tmp_path: Path) -> None:
+def test_what_is_new_is_taken_in(tmp_path: Path) -> None:
     run = opened(viewed.make_run(tmp_path / "one"))
-    before = kept_of(run)
-    sizes = {content: len(groups) for content, groups in before.items()}
+    sizes = {content: len(groups) for content, groups in kept_of(run).items()}
     KeptWriter(run.path / "groups" / "rank-0", budget=1 << 30, last_step=9).add(record(9, media=[pixels(viewed.VIDEO, count=8).handle]), {})
     run.follow()
-    after = kept_of(run)
-    assert after is before
-    assert sum(len(groups) for groups in after.values()) == sum(sizes.values()) + 1
+    assert sum(len(groups) for groups in kept_of(run).values()) == sum(sizes.values()) + 1
     mend(run.path / "groups" / "rank-0", 0, 2)  # a run that is resumed from step 2
     run.follow()
     assert sum(len(groups) for groups in kept_of(run).values()) == 4
-
-
-def test_what_became_of_questions_by_hand() -> None:
-    kept = [(0, 1, 0.0), (0, 5, 0.5), (1, 1, 1.0), (1, 5, 0.0), (2, 5, 1.0), (2, 1, 0.0), (3, 1, 1.0), (4, 1, None)]
-    assert states(kept, 1.0) == {"never": [0], "lost": [1], "learnt": [2]}
-    assert states(kept, 0.5) == {"never": [], "lost": [1], "learnt": [0, 2]}
-    assert states([], 1.0) == {"never": [], "lost": [], "learnt": []}
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.sampled_from([0.0, 0.5, 1.0])), max_size=20))
-def test_a_question_is_in_one_state_at_most(kept: list[tuple[int, int, float]]) -> None:
-    found = states(kept, 1.0)
-    listed = [question for questions in found.values() for question in questions]
-    assert len(listed) == len(set(listed))
-    for question in {question for question, _, _ in kept}:
-        assert (question in found["never"]) == all(best < 1 for one, _, best in kept if one == question)
 
 
 # -------------------------------------------------------------------------------------------------------- one question
@@ -183,17 +162,16 @@ def test_held_out_and_kept_answers_to_one_question_stand_under_each_other(tmp_pa
     assert len(found["media"][0]["frames"]) == 8
 
 
-def test_a_group_comes_with_pixels_marks_and_its_neighbours(tmp_path: Path) -> None:
+def test_a_group_comes_with_pixels_and_marks(tmp_path: Path) -> None:
     run = opened(viewed.make_run(tmp_path / "one"))
     (address, _), (second, _), *_ = run.kept.entries()
     span, box = (group_doc(run, place, Pictures()) for place in (address, second))
     assert span["media"][0]["times"] == [n / 2 for n in range(8)]
-    assert [(one["start"], one["end"]) for one in span["marks"]["gold"]["spans"]] == [(1.0, 3.0)]
-    assert [[(one["start"], one["end"]) for one in answer["spans"]] for answer in span["marks"]["answers"]] == [[(0.0, 3.0)], [(2.0, 3.0)]]
-    assert box["marks"]["gold"]["shapes"][0]["points"] == ((25, 25), (50, 75))
-    assert [len(answer["shapes"]) for answer in box["marks"]["answers"]] == [1, 0]
-    assert box["marks"]["read"][1]["errors"] != []
-    assert (span["before"], span["after"], box["before"]) == (None, f"one/{second}", f"one/{address}")
+    assert [(one["start"], one["end"]) for one in span["marks"]["spans"]] == [(1.0, 3.0)]
+    assert [[(one["start"], one["end"]) for one in answer["marks"]["spans"]] for answer in span["answers"]] == [[(0.0, 3.0)], [(2.0, 3.0)]]
+    assert box["marks"]["shapes"][0]["points"] == ((25, 25), (50, 75))
+    assert [len(answer["marks"]["shapes"]) for answer in box["answers"]] == [1, 0]
+    assert box["answers"][1]["errors"] != []
 
 
 def test_an_answer_type_of_a_plugin_is_shown_undrawn(tmp_path: Path) -> None:
@@ -201,7 +179,7 @@ def test_an_answer_type_of_a_plugin_is_shown_undrawn(tmp_path: Path) -> None:
     KeptWriter(run / "groups" / "rank-0", budget=1 << 30, last_step=1).add(record(1, 7, answer_type="of_a_plugin", sample="other"), {})
     source = opened(run)
     address = next(place for place, entry in source.kept.entries() if entry["sample"] == "other")
-    assert "of_a_plugin" in group_doc(source, address, Pictures())["marks"]["gold"]["problems"][0]
+    assert "of_a_plugin" in group_doc(source, address, Pictures())["marks"]["problems"][0]
 
 
 def test_equal_frames_have_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

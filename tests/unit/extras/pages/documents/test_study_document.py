@@ -36,7 +36,7 @@ def test_verdict_effect_smallest_effect_and_power_are_said(tmp_path: Path) -> No
     found = study_doc(made(tmp_path / "a"))
     assert found is not None
     assert (found["name"], found["about"]) == ("mine", "all runs are done")
-    assert found["said"] == ["new-old: holds. auc exact, new - old: +0.200 [+0.050, +0.350] over 3 seeds; 0.1 is of interest."]
+    assert found["said"] == ["new-old: holds."]
     ((name, measure, verdict, effect, *rest),) = found["tables"][0]["rows"]
     assert (name, measure["small"], verdict["text"], verdict["kind"]) == ("new-old", "new - old", "holds", "better")
     assert (effect["text"], effect["small"], rest) == ("+0.200", "[+0.050, +0.350]", ["0.1", "3", "82%", "60%"])
@@ -53,6 +53,12 @@ def test_arms_stand_over_their_seeds(tmp_path: Path) -> None:
     assert (old["name"], old["text"], old["interval"]) == ("old (3)", "0.500", "[0.252, 0.748]")  # 0.5 -+ 4.303 * 0.1 / sqrt(3)
     assert (new["name"], new["text"], new["interval"]) == ("new (1)", "0.700", "")
     assert over_seeds("", [0.4, 0.6])["note"] == "mean over 2 seeds, too few for an interval"
+
+
+def test_a_remark_stands_beside_the_verdict(tmp_path: Path) -> None:
+    found = study_doc(made(tmp_path / "a", comparisons={"new-old": FOUND | {"remark": "beyond delta"}}))
+    assert found is not None
+    assert found["said"] == ["new-old: holds (beyond delta)."]
 
 
 def test_what_was_not_measured_is_a_dash(tmp_path: Path) -> None:

@@ -19,10 +19,9 @@ from tests.support.kept import group, key_of, pixels
 from tests.support.pages import ROWS, good, make_run, media, poor, record, sample
 from vlmrl.errors import StorageError
 from vlmrl.evals.score.records import prompt_ids_hash
-from vlmrl.extras.pages.kept.asked import KEPT, PROMPTS, QUESTIONS, SHOWN, keep_pixels, read_lines, written
+from vlmrl.extras.pages.kept.asked import KEPT, PROMPTS, QUESTIONS, SHOWN, keep, keep_pixels, read_lines, written
 from vlmrl.extras.pages.kept.media import Medium, most_frames
 from vlmrl.extras.pages.kept.record import content_id, record_of
-from vlmrl.extras.pages.view.save import EvaluationPage
 from vlmrl.extras.pages.view.view import View
 from vlmrl.types import Prompt
 
@@ -38,9 +37,9 @@ def prompt(ids: Sequence[int], *spans: tuple[int, int], name: str = "a", shown: 
     return Prompt(sample=sample(name, "bbox", {}, question=name), ids=tuple(ids), media=handles, spans=spans, answer_format="think")
 
 
-def keep(folder: Path, prompts: Sequence[Prompt], shown: Sequence[Any] = ()) -> None:
+def keep_all(folder: Path, prompts: Sequence[Prompt], shown: Sequence[Any] = ()) -> None:
     store: Any = SimpleNamespace(get_key={one.handle.key: one for one in shown}.__getitem__)
-    EvaluationPage(folder, piece).keep(prompts, store)
+    keep(folder / "frames", piece, prompts, store)
 
 
 def test_placeholders_are_counted_and_texts_stay_whole() -> None:
@@ -53,24 +52,24 @@ def test_placeholders_are_counted_and_texts_stay_whole() -> None:
 
 def test_prompts_are_kept_once_and_only_the_first(tmp_path: Path) -> None:
     some = [prompt([*b"question ", *str(n).encode()], name=str(n)) for n in range(KEPT + 5)]
-    keep(tmp_path, some)
+    keep_all(tmp_path, some)
     files = [tmp_path / "frames" / name for name in (PROMPTS, QUESTIONS)]
     before = [file.read_bytes() for file in files]
-    keep(tmp_path, some)
+    keep_all(tmp_path, some)
     assert [file.read_bytes() for file in files] == before
     other = prompt(b"another format", name="0")
-    keep(tmp_path, [other])
+    keep_all(tmp_path, [other])
     found = read_lines(files[0])
     assert len(found) == KEPT + 1
-    assert found[prompt_ids_hash(some[0])]["prompt"] == [("question 0", 1)]
-    assert found[prompt_ids_hash(other)]["prompt"] == [("another format", 1)]
+    assert found[prompt_ids_hash(some[0])]["prompt"] == [["question 0", 1]]
+    assert found[prompt_ids_hash(other)]["prompt"] == [["another format", 1]]
     assert len(read_lines(files[1])) == KEPT + 5, "of every question its words"
     assert read_lines(tmp_path / PROMPTS) == {}
 
 
 def test_pixels_of_the_first_questions_are_kept_as_they_were_seen(tmp_path: Path) -> None:
     shown = [pixels(key_of(n), count=3, colour=100 + n) for n in range(SHOWN + 2)]
-    keep(tmp_path, [prompt(b"x", name=str(n), shown=[one]) for n, one in enumerate(shown)], shown)
+    keep_all(tmp_path, [prompt(b"x", name=str(n), shown=[one]) for n, one in enumerate(shown)], shown)
     assert sorted(path.stem for path in (tmp_path / "frames" / "media").iterdir()) == sorted(key_of(n) for n in range(SHOWN))
     for one in shown[:SHOWN:5]:
         kept = Medium(tmp_path / "frames" / "media" / f"{one.handle.key}.zip")
@@ -96,7 +95,7 @@ def test_less_is_kept_of_a_long_video_at_full_size(tmp_path: Path) -> None:
 def test_what_was_asked_has_the_content_of_a_kept_group(tmp_path: Path) -> None:
     prompts = [dataclasses.replace(group(1, sample=name, question=name).scored.group.prompt) for name in ("a", "b")]
     for some in (prompts[:1], prompts, prompts):
-        keep(tmp_path, some)
+        keep_all(tmp_path, some)
     found = list(read_lines(tmp_path / "frames" / QUESTIONS).values())
     assert [one["question"] for one in found] == ["a", "b"]
     assert [one["content"] for one in found] == [content_id(prompt.sample, []) for prompt in prompts]
@@ -106,29 +105,29 @@ def test_what_was_asked_has_the_content_of_a_kept_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        *((PROMPTS, line) for line in ("no JSON", '{"hash": "x"}', '{"hash": "x", "prompt": [["a"]]}')),
+        *((PROMPTS, line) for line in ("no JSON", '{"hash": "x"}', "3")),
         *((QUESTIONS, line) for line in ("no JSON", '{"hash": "x"}', "[]")),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, line: str) -> None:
     good_line = {"hash": "y", "prompt": [["a", 1]], "content": "c", "question": "q", "gold": "g"}
     (tmp_path / name).write_text(json.dumps(good_line) + "\n" + line + "\n")
-    with pytest.raises(StorageError, match=rf"{name}:2: not a kept (prompt|question)"):
+    with pytest.raises(StorageError, match=rf"{name}:2: not a kept prompt or question"):
         read_lines(tmp_path / name)
 
 
 def test_models_that_were_asked_differently_have_prompts_of_their_own(tmp_path: Path) -> None:
-    def shown(name: str, prompts: dict[str, str], **change: str) -> list[tuple[str, list[tuple[str, int]]]]:
+    def shown(name: str, prompts: dict[str, str], **change: str) -> list[tuple[str, list[list[Any]]]]:
         rl = [dataclasses.replace(r, **change) for r in good()]
         run = make_run(tmp_path / name, {"base": poor(), "rl": rl})
         lines = [{"hash": one, "prompt": [[text, 1]]} for one, text in prompts.items()]
         (run / "eval" / "frames" / PROMPTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
         return [(one["who"], one["pieces"]) for one in View([run]).document("question/box-1")["prompts"]]
 
-    assert shown("same", {"p": "Where?"}) == [("", [("Where?", 1)])]
+    assert shown("same", {"p": "Where?"}) == [("", [["Where?", 1]])]
     assert shown("none", {}) == []
-    assert shown("two", {"p": "Where?", "q": "Where!"}, prompt_ids_hash="q") == [("base", [("Where?", 1)]), ("rl", [("Where!", 1)])]
-    assert shown("one", {"q": "Where!"}, prompt_ids_hash="q") == [("rl", [("Where!", 1)])]
+    assert shown("two", {"p": "Where?", "q": "Where!"}, prompt_ids_hash="q") == [("base", [["Where?", 1]]), ("rl", [["Where!", 1]])]
+    assert shown("one", {"q": "Where!"}, prompt_ids_hash="q") == [("rl", [["Where!", 1]])]
 
 
 def test_imported_answers_without_counts_or_pixels_are_shown(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -42,14 +41,6 @@ def test_folders_are_served(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     assert asked == [([one], 0), ([one, two], 7), ([Path("runs")], 0)]
 
 
-def test_the_runs_of_a_folder_are_listed_for_programs(run: Run, tmp_path: Path):
-    make_run(tmp_path / "runs" / "one")
-    assert json.loads(run("--json")[1])[0]["path"] == "runs/one"
-    code, _, err = run("runs", "runs", "--json")
-    assert code == 64
-    assert "--json lists the runs of one folder" in err
-
-
 def test_where_there_is_nothing_to_look_at_that_is_refused(run: Run, tmp_path: Path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file.txt").write_text("x")
@@ -70,3 +61,13 @@ def test_a_copy_is_written_where_it_is_wanted(run: Run, tmp_path: Path):
     assert (tmp_path / "new" / "site" / "data" / "run" / "one.js").is_file()
     code, out, _ = run("runs", "--save", "all.html")
     assert (code, out) == (0, "all.html\n")
+
+
+def test_a_run_with_a_link_to_elsewhere_is_not_copied(run: Run, tmp_path: Path):
+    one = make_run(tmp_path / "runs" / "one")
+    (one / "metrics.jsonl").rename(tmp_path / "outside")
+    (one / "metrics.jsonl").symlink_to(tmp_path / "outside")
+    code, _, err = run(str(one), "--save", "x.html")
+    assert code == 74
+    assert "one: a file in it is a link to elsewhere, so it is not read" in " ".join(err.split())
+    assert not (tmp_path / "x.html").exists()

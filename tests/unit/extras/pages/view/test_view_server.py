@@ -124,7 +124,7 @@ def test_a_link_out_of_the_run_is_refused(run: Path, tmp_path: Path, what: str) 
     place, outside = run / LINKED[what], tmp_path / "outside"
     place.rename(outside)
     place.symlink_to(outside)
-    assert asks.get(f"/media/one/{VIDEO}/0.jpg" if what == "a medium" else "/api/folder").status_code == 403
+    assert asks.get(f"/media/one/{VIDEO}/0.jpg" if what == "a medium" else "/api/run/one").status_code == 403
 
 
 def test_a_link_that_comes_later_is_refused_as_well(run: Path, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_folder_of_a_rank_may_be_no_link_to_another_run(run: Path, tmp_path:
     place = run / "groups" / "rank-7"
     there = (run if inside else make_run(tmp_path / "runs" / "two", steps=2)) / "groups" / "rank-0"
     place.symlink_to(there)
-    assert client(run).get("/api/folder").status_code == (200 if inside else 403)
+    assert client(run).get("/api/run/one").status_code == (200 if inside else 403)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])

@@ -110,16 +110,17 @@ function path(x, y, at) {
   }).join("");
 }
 
-// Means with their intervals on one axis: [{name, mean, low, high, colour, href}].
+// Means with their intervals on one axis: [{name, mean, low, high, colour}]; rows without a colour are stages.
 function dots(rows) {
   const [low, high] = rows.every((one) => one.mean >= 0 && (one.high ?? one.mean) <= 1) ? [0, 1]
     : range(rows.flatMap((one) => [one.mean, one.low, one.high]));
   const at = (value) => 4 + (192 * (value - low)) / (high - low);
-  return el("div", { class: "dots" }, rows.map((one) => [el("span", {}, one.name),
+  const colours = rows.map((one, n) => `c${one.colour ?? stageColour(n, rows.length)}`);
+  return el("div", { class: "dots" }, rows.map((one, n) => [el("span", {}, one.name),
     svg("svg", { viewBox: "0 0 200 16", preserveAspectRatio: "none", role: "img", "aria-label": `${one.name} ${one.text} ${one.interval}` },
       svg("path", { class: "axis", d: "M4 8H196" }),
-      one.interval ? svg("path", { class: `whisker c${one.colour}`, d: `M${at(one.low)} 8H${at(one.high)}` }) : null,
-      typeof one.mean === "number" ? svg("path", { class: `whisker mean c${one.colour}`, d: `M${at(one.mean)} 3V13` }) : null),
+      one.interval ? svg("path", { class: `whisker ${colours[n]}`, d: `M${at(one.low)} 8H${at(one.high)}` }) : null,
+      typeof one.mean === "number" ? svg("path", { class: `whisker mean ${colours[n]}`, d: `M${at(one.mean)} 3V13` }) : null),
     estimate(one)[0], el("small", {}, one.interval || (one.why ? `(${one.why})` : ""))]));
 }
 

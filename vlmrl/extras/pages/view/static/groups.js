@@ -38,28 +38,25 @@ async function groupsView(query, id) {
 function groupLink(address, query = {}) { return link(["group", ...address.split("/")], query); }
 
 function mapView(found, query) {
-  const { all, kept, table } = found, times = new Map(), only = query.filter ?? "";
-  for (const n of all) times.set(kept.q[n], (times.get(kept.q[n]) ?? 0) + 1);
-  const is = { "": ["all", () => true], ...Object.fromEntries(STATES.map(([name, words]) => [name, [words, (q) => table.get(q, name)]])),
-    twice: ["kept twice or more", (q) => times.get(q) > 1] };
-  const stateOf = (q) => STATES.findIndex(([name]) => table.get(q, name)), rank = (q) => (stateOf(q) + 4) % 4;
-  const asked = [...times.keys()].sort((a, b) => rank(a) - rank(b) || times.get(b) - times.get(a) || a - b);
-  const chips = Object.entries(is).map(([name, [words, test]]) => [name, words, asked.filter(test).length]);
-  const rows = asked.filter((is[only] ?? is[""])[1]), drawn = rows.slice(0, Number(query.most ?? MOST_ROWS));
-  const more = button(`Show all ${rows.length} questions`, () => choose({ most: rows.length }));
+  const { all, kept, table } = found, { states, groups } = table, rank = (q) => (Object.keys(STATES).indexOf(states[q]) + 4) % 4;
+  const asked = [...new Set(all.map((n) => kept.q[n]))];
+  asked.sort((a, b) => rank(a) - rank(b) || groups[b].length - groups[a].length || a - b);
+  const { list, filter } = selected(table, query, asked), drawn = list.slice(0, Number(query.most ?? MOST_ROWS));
+  const ready = [...readyFilters(table, true), ["kept twice or more", "kept.times > 1"]];
+  const more = button(`Show all ${list.length} questions`, () => choose({ most: list.length }));
   const known = all.map((n) => kept.reward[n]).filter((one) => one !== null);
-  const ends = [Math.min(0, ...known), Math.max(table.doc.solved, ...known)];
-  return [bar(chips.map(([name, words, n]) => press(`${words} (${n})`, only === name, () => choose({ filter: name }), { disabled: !n }))),
-  aside("A row is a question, a column a step with kept groups, a cell the mean reward of its group. ",
-    "Rows: never solved first, then lost again, learnt, others.",
-    el("span", { class: "keyline" }, num(ends[0]), el("span", { class: "ramp map" }), num(ends[1]))),
-  rows.length ? el("div", { class: "card" }, rewardField(found, drawn, ends, (q) => STATES[stateOf(q)]?.[1]))
-    : empty("No question is in this state."), rows.length > drawn.length ? more : null];
+  const ends = [Math.min(0, ...known), Math.max(table.solved, ...known)];
+  return [filterBar(query, table.known, ready, filter, asked.length, list.length),
+    aside("A row is a question, a column a step with kept groups, a cell the mean reward of its group. ",
+      "Rows: never solved first, then lost again, learnt, others.",
+      el("span", { class: "keyline" }, num(ends[0]), el("span", { class: "ramp map" }), num(ends[1]))),
+    list.length ? el("div", { class: "card" }, rewardField(found, drawn, ends)) : empty("No question fits the filter."),
+    list.length > drawn.length ? more : null];
 }
 
-function rewardField({ id, all, kept, questions, steps, table }, rows, [low, high], stateOf) {
+function rewardField({ id, all, kept, questions, steps, table }, rows, [low, high]) {
   const at = new Map(all.map((n) => [`${kept.q[n]} ${kept.global[n]}`, n])), group = (q, step) => at.get(`${q} ${step}`);
-  const text = table.label, tail = (q) => [stateOf(q), text(q)].filter(Boolean).join(": ").slice(0, 90);
+  const text = table.label, tail = (q) => [STATES[table.states[q]], text(q)].filter(Boolean).join(": ").slice(0, 90);
   const say = (q, step) => {
     const n = group(q, step), folds = (kept.said[n] ?? []).map(([said, many]) => `${many} × ${said || "no answer"}`).join(", ");
     return `${text(q)}\nstep ${step}: ${n === undefined ? "not kept" : `reward ${num(kept.reward[n])}; ${folds}`}`;
@@ -130,16 +127,14 @@ function groupCard(n, { id, kept, questions, table }, query) {
 function warnings(texts) { return texts.filter(Boolean).map((text) => el("span", { class: "tag warn" }, text)); }
 
 async function groupView(query, run, at) {
-  const address = `${run}/${at}`, one = await load(`group/${address}`), { record, marks } = one, colour = query.colour ?? "logp";
-  const found = query.of ? await keptOf(run).catch(() => null) : null;
-  const list = found ? listed(found, query).list.map((n) => found.kept.address[n]) : [one.before, address, one.after].filter(Boolean);
-  const answers = record.answers.map((item, n) => ({ ...item, n, answer: marks.read[n].answer, read: marks.read[n],
-    marks: marks.answers[n] }));
+  const address = `${run}/${at}`, one = await load(`group/${address}`), { record } = one, colour = query.colour ?? "logp";
+  const found = await keptOf(run), asked = query.of ? query : { step: record.global_step };
+  const list = listed(found, asked).list.map((n) => found.kept.address[n]);
+  const answers = one.answers.map((item, n) => ({ ...item, n }));
   const folds = folded(answers, (item) => item.text).sort((a, b) => (b[2] ?? -Infinity) - (a[2] ?? -Infinity));
   const chosen = Number(query.draw ?? folds[0]?.[3][0] ?? 0);
-  const layers = [{ id: "gold", name: "gold", kind: "gold", marks: marks.gold },
-    { id: "chosen", name: `answer ${chosen + 1}`, kind: "chosen", marks: marks.answers[chosen] }];
-  const players = one.media.map((medium) => player(medium, layers));
+  const layers = [{ id: "gold", name: "gold", kind: "gold", marks: one.marks },
+    { id: "chosen", name: `answer ${chosen + 1}`, kind: "chosen", marks: answers[chosen]?.marks }];
   const there = Object.entries(COLOURS).filter(([name]) => ["none", "advantage"].includes(name) || answers.some((item) => item[name]));
   const known = [["gold", el("b", { class: "goldtext" }, record.gold)],
     ["answers", folded(answers).map(([text, times, reward]) => chip(text, times, reward))],
@@ -149,9 +144,8 @@ async function groupView(query, run, at) {
   const ends = ENDS[colour] ? el("span", { class: "keyline" }, ENDS[colour][0],
     el("span", { class: `ramp ${colour === "advantage" ? "sign" : "hot"}` }), ENDS[colour][1]) : null;
   return [stepper(list, address, (next) => groupLink(next, { ...query, draw: "" })), el("h1", { class: "question" }, record.question),
-    layerBar(layers, players), el("div", { class: "asked" }, el("div", {}, players.length ? players : empty("This question has no media.")),
-      el("div", {}, facts(known), problems([...marks.gold.problems, ...Object.values(record.lost_media ?? {})]),
-        aside(el("a", { href: link(["question", one.question], { of: run }) }, "This question over stages, steps and runs")))),
+    drawnBeside(one.media, layers, facts(known), problems([...one.marks.problems, ...Object.values(record.lost_media ?? {})]),
+      aside(el("a", { href: link(["question", one.question], { of: run }) }, "This question over stages, steps and runs"))),
     bar(note("Tokens by"), there.map(([name, text]) => press(text, name === colour, () => choose({ colour: name }, true))), ends),
     folds.map(([, times, , places]) => answerCard(answers[places[0]], times, places, one, colour, chosen))];
 }
@@ -161,7 +155,7 @@ function answerCard(one, times, places, { record, turns }, colour, chosen) {
   const parts = record.columns.map((name, k) => [name, num(one.rewards[k]), record.weights[k] === 1 ? "" : `× ${num(record.weights[k])}`]);
   const tags = [one.provenance === "policy" ? "" : one.provenance, one.finish === "length" ? "cut off" : "", one.used ? "" : "not trained",
     one.turn ? `attempt ${one.turn.attempt + 1}, turn ${one.turn.turn + 1}, world gave ${num(one.turn.reward)}` : "",
-    one.read.format_ok ? "" : `format: ${one.read.errors.join(", ") || "not as asked"}`];
+    one.format_ok ? "" : `format: ${one.errors.join(", ") || "not as asked"}`];
   const which = times > 1 ? `answers ${places.map((n) => n + 1).join(", ")}` : `answer ${one.n + 1}`;
   return el("article", { class: `card tokens ${one.advantage > 0 ? "up" : one.advantage < 0 ? "down" : ""}` }, el("header", {},
     el("b", {}, times > 1 ? `${times} × ` : "", one.answer || "no answer"), el("span", {}, "reward ", el("b", {}, num(one.reward))),

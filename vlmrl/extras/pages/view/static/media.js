@@ -115,3 +115,10 @@ function layerBar(layers, players) {
   return el("div", { class: "bar layers", role: "group", "aria-label": "Drawn" }, note("Drawn"),
     marked.map((one) => press([el("i", { class: `key ${one.kind}` }), one.name], one.on, (event) => flip(one, event.currentTarget))));
 }
+
+// Media with their layers, the buttons that switch these, and what stands beside them.
+function drawnBeside(media, layers, ...beside) {
+  const players = media.map((medium) => player(medium, layers));
+  return [layerBar(layers, players), el("div", { class: "asked" },
+    el("div", {}, players.length ? players : empty("This question has no media.")), el("div", {}, beside))];
+}

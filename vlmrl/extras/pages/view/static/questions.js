@@ -3,7 +3,7 @@
 
 const ROW = 36, MOST_STEPS = 60, FIXED = ["text", "gold", "task", "difficulty", "category", "sample", "held", "never", "lost", "learnt",
   "kept.first", "kept.last", "kept.best", "kept.times"];
-const STATES = [["never", "never solved"], ["lost", "lost again"], ["learnt", "learnt"]];
+const STATES = { never: "never solved", lost: "lost again", learnt: "learnt" };
 const tables = new WeakMap();
 
 // The questions of a document as rows with `get(name)`, and the names that a filter may use.
@@ -15,16 +15,17 @@ async function questionTable(id) {
   held.q.forEach((q, n) => cells[q].set(columns[held.c[n]].name, n));
   kept.q.forEach((q, n) => groups[q].push(n));
   for (const list of groups) list.sort((a, b) => kept.global[a] - kept.global[b]);
-  const states = Object.fromEntries(STATES.map(([name]) => [name, new Set(doc.states[name])]));
   const steps = [...new Set(kept.global)].sort((a, b) => a - b);
   const of = (q, column) => groups[q].map((n) => column[n]).filter((one) => one !== null);
+  const solved = kept.best.reduce((most, one) => Math.max(most, one ?? most), -Infinity);
+  const states = groups.map((_, q) => became(of(q, kept.best), solved));
   const ofKept = { first: (q) => of(q, kept.reward)[0], last: (q) => of(q, kept.reward).at(-1),
     best: (q) => (of(q, kept.best).length ? Math.max(...of(q, kept.best)) : null), times: (q) => groups[q].length };
   const ofHeld = { reward: held.score, score: held.score, thinks: held.thinks, tokens: held.tokens, answer: held.said };
   const names = new Set(columns.map((one) => one.name));
   const get = (q, name) => {
     const dot = name.indexOf("."), head = name.slice(0, dot), rest = name.slice(dot + 1);
-    if (name in states) return states[name].has(q);
+    if (STATES[name]) return states[q] === name;
     if (dot < 0) return questions[name]?.[q] ?? null;
     if (head === "kept") return ofKept[rest](q) ?? null;
     if (names.has(rest)) return ofHeld[head][cells[q].get(rest)] ?? null;
@@ -32,9 +33,18 @@ async function questionTable(id) {
   };
   const known = [...Object.keys(ofHeld).flatMap((head) => columns.map((one) => `${head}.${one.name}`)), ...FIXED,
     ...steps.map((step) => `reward.step${step}`)];
-  const made = { doc, columns, steps, groups, get, total, known, label: (q) => questions.text[q] || questions.sample[q] };
+  const made = { doc, columns, steps, groups, solved, states, get, total, known, label: (q) => questions.text[q] || questions.sample[q] };
   tables.set(doc, made);
   return made;
+}
+
+// What became of a question that was kept at several steps, by the best reward of each: `lost` was solved and is not in the last one,
+// `learnt` is solved there and was not in the first.
+function became(best, solved) {
+  const right = best.map((one) => one >= solved - 1e-9);
+  if (!right.includes(true)) return right.length ? "never" : null;
+  if (!right.at(-1)) return "lost";
+  return right[0] ? null : "learnt";
 }
 
 // What a table shows by the address: numbers of those of its rows that the filter lets through in their order, and the filter.
@@ -94,10 +104,11 @@ async function questionsView(query, id) {
     list.length || filter.error ? null : empty("No question fits the filter.", button("Show all", () => choose({ filter: "" })))];
 }
 
-function readyFilters({ doc, columns }, several) {
+function readyFilters({ states, columns }, several) {
   const [first, last] = [columns[0], columns.at(-1)], changed = several || columns.length < 2 ? [] : [["better", ">"], ["worse", "<"]];
-  const states = STATES.filter(([state]) => doc.states[state].length).map(([state, words]) => [words, state]);
-  return [...changed.map(([word, sign]) => [word, `reward.${last.name} ${sign} reward.${first.name}`]), ...states];
+  const counted = Object.entries(STATES).map(([state, words]) => [words, state, states.filter((one) => one === state).length]);
+  const there = counted.filter(([, , n]) => n).map(([words, state, n]) => [`${words} (${n})`, state]);
+  return [...changed.map(([word, sign]) => [word, `reward.${last.name} ${sign} reward.${first.name}`]), ...there];
 }
 
 function sheetHead(table, shown, show, several, sort) {
@@ -164,14 +175,13 @@ async function questionView(query, id) {
   const layers = [{ id: "gold", name: "gold", kind: "gold", marks: one.marks },
     ...held.map((name, n) => ({ id: `a${n}`, name, kind: `c${colour(name)}`, marks: parts.get(name)[0].marks }))];
   if (chosen) layers.push({ id: "chosen", name: `chosen: ${chosen.answer}`, kind: "chosen", marks: chosen.marks });
-  const players = one.media.map((medium) => player(medium, layers)), more = query.runs === "all" ? "" : "all";
-  return [around, el("h1", { class: "question" }, one.text || one.sample), layerBar(layers, players), el("div", { class: "asked" },
-    el("div", {}, players.length ? players : empty("This question has no media.")),
-    el("div", {}, facts([["gold", el("b", { class: "goldtext" }, one.gold)], ["task", one.task], ["answer", one.type],
-      ["difficulty", one.difficulty], ["category", one.category], ["id", one.sample]]),
+  const more = query.runs === "all" ? "" : "all";
+  return [around, el("h1", { class: "question" }, one.text || one.sample), drawnBeside(one.media, layers,
+    facts([["gold", el("b", { class: "goldtext" }, one.gold)], ["task", one.task], ["answer", one.type], ["difficulty", one.difficulty],
+      ["category", one.category], ["id", one.sample]]),
     problems([one, ...own].flatMap((item) => item.marks?.problems ?? [])),
     mine.length && mine.length < answers.length ? bar(press("answers of all runs", !more, () => choose({ runs: more }))) : null,
-    [...parts].map(([name, list]) => foldCard(name, list, colour(name), chosen)))),
+    [...parts].map(([name, list]) => foldCard(name, list, colour(name), chosen))),
   one.steps ? grid(one.steps) : null, one.prompts.map(promptCard)];
 }
 

@@ -26,7 +26,7 @@ function runTable(found, query) {
       el("td", {}, state(run), run.where === run.status ? null : el("small", {}, run.where), problems([run.problem])),
       el("td", {}, asked ? [estimate(asked), el("small", {}, `${asked.label} ${asked.stage}, ${count(asked.n, "question")}`)]
         : "no evaluation yet"),
-      el("td", {}, run.model ?? "–"), el("td", { class: "dim" }, run.ago ?? "–"));
+      el("td", {}, run.model ?? "–"), el("td", { class: "dim" }, run.wall ? when(run.wall) : "–"));
   };
   const curves = link(["curves", first], { with: others.join(",") });
   const head = [...(several ? [""] : []), "run", "where it is", "held-out", "model", "last written"];
@@ -35,23 +35,22 @@ function runTable(found, query) {
   to(link(["questions", "all"]), "Questions of all runs")) : null, sheetOf(head, found.runs.map(row), "runs")];
 }
 
+function when(wall) { return new Date(1000 * wall).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }); }
+
 function state(run) { return el("span", { class: `state ${run.status}` }, run.status); }
 
 async function reportView(query, id) {
   const [kind] = place().path, one = await load(`${kind}/${id}`);
-  const lacks = kind === "run" && !one.cards.length ? empty("No held-out evaluation yet.",
-    "With eval.source in the recipe, questions are asked before training and after each stage.") : null;
-  return [el("h1", {}, one.name), one.about ? aside(one.about) : null, reportParts(one, id, lacks)];
+  return [el("h1", {}, one.name), one.about ? aside(one.about) : null, reportParts(one, id)];
 }
 
-// What a report says, in its order. `id`: of the run whose questions a next step shows. `lacks`: what stands there without an evaluation.
-function reportParts(one, id = "", lacks = null) {
+// What a report says, in its order. `id`: of the run whose questions a next step shows.
+function reportParts(one, id = "") {
   const next = one.next.map(({ text, where, command }) => [
     el("p", {}, text, where ? [" ", el("a", { href: link(["questions", id], { filter: where }) }, "Show them.")] : null),
     command ? el("p", { class: "command" }, el("code", {}, command)) : null]);
   const cards = one.cards.map((card) => el("div", { class: card.wide ? "card wide" : "card" }, el("h3", {}, card.title),
     card.text ? aside(card.text) : null, dots(card.rows), card.note ? aside(card.note) : null));
-  cards.splice(1, 0, lacks, rewardParts(one.rewards));
   const recipe = one.config ? el("details", {}, el("summary", {}, "Resolved recipe"), el("pre", {}, one.config)) : null;
   return [said(one.said), problems(one.warnings), el("div", { class: "cards" }, cards),
     one.unmoved.length ? aside(`As before: ${one.unmoved.join("; ")}.`) : null,
@@ -63,18 +62,6 @@ function reportParts(one, id = "", lacks = null) {
 
 // What was there before training is grey.
 function stageColour(n, total) { return total < 2 ? 0 : n ? n - 1 : "grey"; }
-
-function rewardParts(parts) {
-  if (!parts.length) return null;
-  const top = Math.max(1e-9, ...parts.flatMap((one) => [Math.abs(one.first), Math.abs(one.last)]));
-  const share = (value, kind) => el("i", { class: kind, style: { width: `${(100 * Math.max(0, value)) / top}%` } });
-  const weight = (one) => (one === 1 || one === null ? null : el("small", {}, ` × ${num(one)}`));
-  return el("div", { class: "card" }, el("h3", {}, "Parts of the reward"),
-    aside("Mean over sampled answers, first and last tenth of the RL steps."),
-    el("div", { class: "rewards" }, parts.map((one) => [el("span", {}, one.name, weight(one.weight)),
-      el("span", { class: "bars" }, share(one.first, "grey"), share(one.last, "c0")),
-      el("span", {}, num(one.first), " → ", el("b", {}, num(one.last)))])));
-}
 
 async function checkView(query, id) {
   const check = await load(`check/${id}`), flag = query.flag ?? "", page = Number(query.page ?? 0), size = 20;

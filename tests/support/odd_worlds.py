@@ -43,3 +43,17 @@ class Odd(Lights):
 def odd(*, how: str) -> Odd:
     """An environment that does something wrong."""
     return Odd(how)
+
+
+@environment("fixed_board", begins_alike=True)
+def fixed_board() -> Odd:
+    """An environment that begins with the same screen for every seed, and says so."""
+    return Odd("unseeded")
+
+
+@environment("listed")
+def listed(*, words: list[str], share: float = 0.1) -> Lights:
+    """An environment whose argument is a list."""
+    assert words == ["left", "right"]
+    assert share == 0.1
+    return Lights()

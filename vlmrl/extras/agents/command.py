@@ -91,13 +91,14 @@ def check(
     Example: vlmrl tools env check toy_desk
     """
     from vlmrl.extras.agents.check import check as look
-    from vlmrl.extras.agents.find import default_tasks, open_pool
+    from vlmrl.extras.agents.find import begins_alike, default_tasks, open_pool
     from vlmrl.extras.agents.pool import PoolSettings
 
     settings = PoolSettings(workers=2, deadline=deadline)
     with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=settings) as pool:
         given = _tasks(tasks, name) or default_tasks(name, _arguments(arguments))
-        done = look(pool, given, episodes=episodes or max(20, len(given)), turns=turns, seed=seed)
+        most = episodes or max(20, len(given))
+        done = look(pool, given, episodes=most, turns=turns, seed=seed, begins_alike=begins_alike(name))
         typer.echo(f"{name}: {', '.join(f'{key} {value}' for key, value in pool.identity.items())}")
     for line in done.lines():
         typer.echo(line)
@@ -321,16 +322,23 @@ def _counted(model: str, played: list[Trajectory], out: Path, histories: dict[st
 
 
 def _arguments(given: list[str] | None) -> dict[str, Any]:
-    """KEY=VALUE with JSON values; what is no JSON is a text."""
+    """KEY=VALUE with values as in a recipe: YAML, of which JSON is a part.
+
+    Raises:
+        ConfigError: what is no KEY=VALUE, or no value of a recipe.
+    """
+    from vlmrl.config.tree import parse
+
     out: dict[str, Any] = {}
+    problems: list[str] = []
     for one in given or []:
         key, equals, text = one.partition("=")
         if not equals or not key:
             raise ConfigError(f"'{one}': an argument of an environment is written KEY=VALUE")
-        try:
-            out[key] = json.loads(text)
-        except ValueError:
-            out[key] = text
+        value = parse(text, f"'{one}'", problems, lines=False)
+        out[key] = "" if value is None else value.plain()
+    if problems:
+        raise ConfigError(problems)
     return out
 
 

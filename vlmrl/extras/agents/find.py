@@ -61,6 +61,11 @@ def lacking_for(name: str) -> str | None:
     return said()
 
 
+def begins_alike(name: str) -> bool:
+    """Whether a registered environment says that it may begin with the same screen for every seed: a fixed board, a world of others."""
+    return bool(environment.get(name).extra.get("begins_alike", False))
+
+
 def default_tasks(name: str, arguments: Mapping[str, Any] | None = None) -> tuple[Mapping[str, Any], ...]:
     """The tasks that an environment declares, with these arguments; one without content where it declares none.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 
@@ -31,6 +32,13 @@ class Odd(Lights):
             raise KeyError(action)
         if self.how == "infinite":
             return Transition(observation=self.look(), reward=float("inf"))
+        if self.how == "telling":
+            came = super().step(action)
+            return dataclasses.replace(came, outcome="cut" if came.done else "", info={"right": self.right, "said": action})
+        if self.how == "muttering":
+            return dataclasses.replace(super().step(action), info={"pid": os.getpid()})
+        if self.how == "telling lists":
+            return Transition(observation=self.look(), info={"a": [1]})
         if self.how == "rambling":
             return Transition(observation=Observation(text=str(os.getpid())))
         return super().step(action)

@@ -165,7 +165,7 @@ def difference(a: Reply, b: Reply) -> str | None:
     """What two replies differ in; None where they are the same."""
     if a.fault != b.fault:
         return f"fault {a.fault} and {b.fault}"
-    for name in ("reward", "outcome", "optimum"):
+    for name in ("reward", "outcome", "optimum", "info"):
         if getattr(a, name) != getattr(b, name):
             return f"{name} {getattr(a, name)} and {getattr(b, name)}"
     one, other = a.observation, b.observation

@@ -249,6 +249,7 @@ class _Playing:
         }
         if best is not None:
             scores["spl"] = spl(success=success, turns=len(turns), fewest=best.turns)
+        scores |= {f"info/{name}": value for name, value in played.told.items()}
         return Record(
             model=self.model,
             sample_id=episode.id,

@@ -19,7 +19,7 @@ SETTINGS = PoolSettings(workers=2, start=60.0, deadline=20.0, retries=0)
 def look(name: str, *, plugins: tuple[str, ...] = (), episodes: int = 4, turns: int = 6, retries: int = 0, **arguments: object) -> Checked:
     settings = PoolSettings(workers=2, start=60.0, retries=retries)
     with open_pool(name, arguments, plugins=plugins, settings=settings) as pool:
-        return check(pool, default_tasks(name), episodes=episodes, turns=turns, begins_alike=begins_alike(name))
+        return check(pool, default_tasks(name, arguments), episodes=episodes, turns=turns, begins_alike=begins_alike(name))
 
 
 def wrong(done: Checked) -> set[str]:

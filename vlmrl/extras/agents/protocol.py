@@ -80,8 +80,8 @@ class Environment(Protocol):
 class Explorable(Protocol):
     """An environment that names actions to try: what checks and random players need."""
 
-    def propose(self, n: int) -> str:
-        """An action that is worth trying now; all of them for the numbers 0, 1, 2, ..."""
+    def propose(self, n: int) -> str | None:
+        """An action that is worth trying now; all of them for the numbers 0, 1, 2, ... None where it knows none."""
         ...
 
 

@@ -27,6 +27,11 @@ def takes_rows(name: str) -> bool:
     return bool(environment.get(name).extra.get("rows", False))
 
 
+def reads_answers(name: str) -> bool:
+    """Whether a registered environment is given whole answers, tags and all: one that says so, and every one whose tasks are rows."""
+    return takes_rows(name) or bool(environment.get(name).extra.get("reads_answers", False))
+
+
 def task_maker(name: str, *, root: Path, answer_format: str) -> TaskOf:
     """How the rows of a source become tasks of this environment. `root`: the folder of data that media roots of rows are relative to."""
     return partial(row_task, root=root, answer_format=answer_format) if takes_rows(name) else plain_task

@@ -136,3 +136,11 @@ def plain_info(told: Mapping[str, Any]) -> dict[str, float | str]:
             out[name] = float(value)
     kept = [(name, value) for name, value in out.items() if info_problem({name: value}) is None]
     return dict(kept[:MOST])
+
+
+def outcome_of_end(told: Info, total: float, above: float, *, cut: bool) -> Outcome:
+    """What the end of a foreign world's episode is: a success where it says so (`success`, `is_success` or `won`), and where it says
+    nothing, where the return is above a number; else a cut, or a failure."""
+    word = next((told[name] for name in ("success", "is_success", "won") if isinstance(told.get(name), float)), None)
+    won = total > above if word is None else bool(word)
+    return "success" if won else "cut" if cut else "failure"

@@ -20,13 +20,12 @@ from typing import Any, Literal
 import numpy as np
 
 from vlmrl.errors import ConfigError
-from vlmrl.extras.agents.protocol import Observation, Outcome, Transition, plain_info
+from vlmrl.extras.agents.protocol import Observation, Transition, outcome_of_end, plain_info
 from vlmrl.extras.toy.picture import png
 from vlmrl.protocols import environment
 
 VERSION = "1"
 _SEEDS = 1 << 31
-_WON = ("success", "is_success", "won")
 _DRAWING = ("gymnasium", "pygame")
 """Packages whose versions decide what is seen, beside the one that registers the world."""
 Observe = Literal["pixels", "text", "both"]
@@ -115,7 +114,8 @@ class Gymnasium:
         if not (ended or cut):
             return Transition(observation=self._look(), reward=float(reward), info=told)
         self._over = True
-        return Transition(observation=None, reward=float(reward), outcome=self._outcome(told, cut=bool(cut) and not ended), info=told)
+        outcome = outcome_of_end(told, self._total, self._above, cut=bool(cut) and not ended)
+        return Transition(observation=None, reward=float(reward), outcome=outcome, info=told)
 
     def close(self) -> None:
         self._env.close()
@@ -123,11 +123,6 @@ class Gymnasium:
     def propose(self, n: int) -> str:
         """Each of the actions."""
         return self._names[n % len(self._names)]
-
-    def _outcome(self, told: Mapping[str, float | str], *, cut: bool) -> Outcome:
-        word = next((told[name] for name in _WON if isinstance(told.get(name), float)), None)
-        won = self._total > self._above if word is None else bool(word)
-        return "success" if won else "cut" if cut else "failure"
 
     def _look(self) -> Observation:
         mission = self._seen.get("mission") if isinstance(self._seen, Mapping) else None

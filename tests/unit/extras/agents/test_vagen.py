@@ -29,7 +29,7 @@ def test_it_keeps_everything() -> None:
     assert done.found["invalid"].looked
     assert reads_answers("vagen")
     assert not reads_answers("toy_desk")
-    assert default_tasks("vagen", {"path": CORRIDOR}) == ({"id": "corridor"},)
+    assert default_tasks("vagen", {"path": CORRIDOR}) == ({"id": "corridor", "asks": "exact_text"},)
 
 
 def test_what_is_seen_begins_with_the_system_prompt() -> None:

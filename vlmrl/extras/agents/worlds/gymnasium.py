@@ -165,7 +165,7 @@ def _tasks(env_id: str, module: str = "", **others: object) -> tuple[Mapping[str
     return ({"id": env_id},)
 
 
-@environment("gymnasium", tasks=_tasks, missing=missing, begins_alike=True)
+@environment("gymnasium", tasks=_tasks, missing=missing, begins_alike=True, asks="exact_text")
 def gymnasium(
     *,
     env_id: str,

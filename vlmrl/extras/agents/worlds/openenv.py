@@ -186,7 +186,7 @@ def _tasks(url: str = "", **others: object) -> tuple[Mapping[str, Any], ...]:
     return ({"id": "openenv"},)
 
 
-@environment("openenv", tasks=_tasks, begins_alike=True, deterministic=False)
+@environment("openenv", tasks=_tasks, begins_alike=True, deterministic=False, asks="exact_text")
 def openenv(
     *,
     url: str,

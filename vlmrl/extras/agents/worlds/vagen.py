@@ -119,7 +119,7 @@ def _tasks(path: str = "", **others: object) -> tuple[Mapping[str, Any], ...]:
     return ({"id": path.rpartition(".")[2].rpartition(":")[2].lower()},)
 
 
-@environment("vagen", tasks=_tasks, reads_answers=True, begins_alike=True)
+@environment("vagen", tasks=_tasks, reads_answers=True, begins_alike=True, asks="exact_text")
 def vagen(*, path: str, config: dict[str, Any] | None = None, repeat: bool = False, tries: list[str] | None = None) -> Vagen:
     """A world that is written as those of VAGEN (`GymImageEnv`): sokoban, frozenlake, navigation, one of your own.
 

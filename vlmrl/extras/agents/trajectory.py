@@ -81,8 +81,9 @@ class Trajectory:
     @property
     def told(self) -> dict[str, float]:
         """The last number that the world said by each name of `info`; nothing of a fault."""
-        said = {name: value for turn in self.turns for name, value in turn.info.items() if not isinstance(value, str)}
-        return said if self.fault is None else {}
+        if self.fault is not None:
+            return {}
+        return {name: float(value) for turn in self.turns for name, value in turn.info.items() if not isinstance(value, str)}
 
 
 def spoilt(turns: Sequence[TrajectoryTurn]) -> tuple[TrajectoryTurn, ...]:

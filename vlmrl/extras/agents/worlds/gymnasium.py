@@ -89,7 +89,7 @@ class Gymnasium:
 
     @property
     def identity(self) -> Mapping[str, str]:
-        named = dict.fromkeys([*_DRAWING, *([self._module.partition(".")[0]] if self._module else [])])
+        named = [*_DRAWING, self._module.partition(".")[0]]
         there = {name: str(version) for name in named if (version := getattr(sys.modules.get(name), "__version__", None))}
         return {"environment": "gymnasium", "version": VERSION, "world": self._id, **there}
 

@@ -27,7 +27,9 @@ CLIENTS = {
 REACHES = {
     "extras.judges": "judges, reward models, a served model that is evaluated",
     "extras.vllm": "rollout servers",
-    "extras.agents.worlds.android_world": "device servers of an environment",
+    "extras.agents.worlds.android_world": "servers of an environment",
+    "extras.agents.worlds.openenv": "servers of an environment",
+    "extras.agents.websocket": "servers of an environment",
     "extras.scale.mirror": "`checkpoint.mirror`",
     "extras.trackers": "trackers of `run.trackers`",
     "extras.publish.hub": "`vlmrl publish`",

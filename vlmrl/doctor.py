@@ -32,6 +32,7 @@ OPTIONAL = {
     "liger-kernel": "model.kernels: liger; needs a CUDA machine: pip install 'vlmrl[liger]'",
     "lmms-eval": "the bridge to lmms-eval; its pins (av < 16, another math-verify) do not fit ours, so it comes without them: "
     "pip install 'vlmrl[lmms]' && pip install --no-deps lmms-eval==0.7.3",
+    "gymnasium": "environment gymnasium; pip install 'vlmrl[gymnasium]'",
     "miniwob": "environment miniwob, which also needs Chromium (apt-get install chromium-headless-shell); pip install 'vlmrl[miniwob]'",
     "num2words": "SmolVLM's processor; pip install 'vlmrl[smolvlm]'",
     "openpyxl": "vlmrl eval --import of tables in XLSX; pip install 'vlmrl[xlsx]'",

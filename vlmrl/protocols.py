@@ -196,8 +196,9 @@ def why_not_ahead(strategy: Strategy) -> str | None:
 environment: Registry[Callable[..., Any]] = Registry("environment")
 """(keyword arguments) -> a world with `reset`, `step`, `close` and `identity` (`agents.protocol.Environment`). Extras: `deterministic`
 (True unless said), `tasks`, those that `vlmrl tools env` runs where none are given (or a function of the arguments for them), `rows`,
-that its tasks are whole rows of data (`agents.rows`), `refuses`, a rule about its stage (`algo.rules`), `missing`, a function that says
-what must be installed first, or None, and `lacking`, one that says it of a part that is optional."""
+that its tasks are whole rows of data (`agents.rows`), `reads_answers`, that it gets them whole, `begins_alike`, that seeds may, `asks`, the
+answer type in whose words prompts ask for an action, `refuses`, a rule about its stage (`algo.rules`), `missing`, a function that says what
+is to be installed, or None, `lacking`, the same of a part."""
 sampler: Registry[Callable[..., PromptSampler]] = Registry("sampler")
 strategy: Registry[Callable[..., Strategy]] = Registry("strategy")
 budget: Registry[Callable[..., list[int]]] = Registry("budget")

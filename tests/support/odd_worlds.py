@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 
@@ -31,6 +32,13 @@ class Odd(Lights):
             raise KeyError(action)
         if self.how == "infinite":
             return Transition(observation=self.look(), reward=float("inf"))
+        if self.how == "telling":
+            came = super().step(action)
+            return dataclasses.replace(came, outcome="cut" if came.done else "", info={"right": self.right, "said": action})
+        if self.how == "muttering":
+            return dataclasses.replace(super().step(action), info={"pid": os.getpid()})
+        if self.how == "telling lists":
+            return Transition(observation=self.look(), info={"a": [1]})
         if self.how == "rambling":
             return Transition(observation=Observation(text=str(os.getpid())))
         return super().step(action)
@@ -43,3 +51,17 @@ class Odd(Lights):
 def odd(*, how: str) -> Odd:
     """An environment that does something wrong."""
     return Odd(how)
+
+
+@environment("fixed_board", begins_alike=True)
+def fixed_board() -> Odd:
+    """An environment that begins with the same screen for every seed, and says so."""
+    return Odd("unseeded")
+
+
+@environment("listed")
+def listed(*, words: list[str], share: float = 0.1) -> Lights:
+    """An environment whose argument is a list."""
+    assert words == ["left", "right"]
+    assert share == 0.1
+    return Lights()

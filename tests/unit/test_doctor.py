@@ -71,7 +71,21 @@ def test_extras_that_doctor_names_are_declared():
     """And what is not in reach of pip's resolver says how to get it."""
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     named = {extra for advice in doctor.OPTIONAL.values() for extra in re.findall(r"vlmrl\[(\w+)\]", advice)}
-    wanted = {"bitsandbytes", "browsergym", "decord", "deepspeed", "flash", "liger", "lmms", "lora", "miniwob", "ocr", "serve", "smolvlm"}
+    wanted = {
+        "bitsandbytes",
+        "browsergym",
+        "decord",
+        "deepspeed",
+        "flash",
+        "gymnasium",
+        "liger",
+        "lmms",
+        "lora",
+        "miniwob",
+        "ocr",
+        "serve",
+        "smolvlm",
+    }
     assert named == wanted | {"torchcodec", "trackers", "view", "vllm", "xlsx"}
     assert named == set(re.findall(r"^(\w+) = \[", project.split("[project.optional-dependencies]")[1].split("\n[")[0], re.M)) - {
         "dev",

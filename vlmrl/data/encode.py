@@ -61,7 +61,8 @@ def messages(sample: Sample, answer_format: str, prompt: str | None = None) -> l
     """Build the conversation in the chat template's form: the earlier turns, then one of the user.
 
     The user's turn holds the media in order, question and instruction; or question, media, instruction where the row says so. With a
-    recipe's `prompt` its text stands in the place of question and instruction, on the question's side of the media.
+    recipe's `prompt` its text stands in the place of question and instruction, on the question's side of the media. Where a row's
+    `meta.asked_first` is true the first turn of its history gives the instruction, and the last does not give it again.
 
     Returns:
         A list of `{"role": ..., "content": [part, ...]}`; a part is `{"type": "text", "text": ...}` or `{"type": "image" or "video"}`.
@@ -77,7 +78,7 @@ def messages(sample: Sample, answer_format: str, prompt: str | None = None) -> l
         text = [{"type": "text", "text": turn.question}] if turn.question else []
         out.append({"role": "user", "content": [*text, *shown] if turn.question_first else [*shown, *text]})
         out.append({"role": "assistant", "content": [{"type": "text", "text": turn.answer}]})
-    ask = instruction(answer_format, sample.answer_type)
+    ask = "" if sample.meta.get("asked_first") else instruction(answer_format, sample.answer_type)
     if prompt is not None and answer_format != FREE:
         from vlmrl.data.wording import worded  # jinja, for recipes that word their prompts themselves
 

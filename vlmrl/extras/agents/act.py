@@ -15,7 +15,7 @@ from vlmrl.extras.agents.episodes import make_table, run_attempts, talk_of
 from vlmrl.extras.agents.history import History
 from vlmrl.extras.agents.play import SCREENS
 from vlmrl.extras.agents.pool import EnvPool
-from vlmrl.extras.agents.rows import takes_rows
+from vlmrl.extras.agents.rows import reads_answers
 from vlmrl.extras.agents.trajectory import Trajectory, turn_seed
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor
@@ -75,7 +75,7 @@ def act(pool: EnvPool, tasks: Sequence[tuple[Mapping[str, Any], int]], attempts:
             history=how.history,
             answer_format=how.answer_format,
             turns=how.turns,
-            whole=takes_rows(pool.name),
+            whole=reads_answers(pool.name),
         )
         names = [str(task.get("id", n)) for n, (task, _) in enumerate(tasks)]
         return run_attempts(table, tasks, attempts, lambda place, k, turn: turn_seed(how.seed, "act", 0, place, names[place], k, turn))

@@ -65,8 +65,17 @@ class Checked:
         return out
 
 
-def check(pool: EnvPool, tasks: Sequence[Mapping[str, Any]], *, episodes: int = 20, turns: int = 20, seed: int = 0) -> Checked:
-    """Look at an environment. The pool has at least two workers, and is used by nobody else."""
+def check(
+    pool: EnvPool,
+    tasks: Sequence[Mapping[str, Any]],
+    *,
+    episodes: int = 20,
+    turns: int = 20,
+    seed: int = 0,
+    begins_alike: bool = False,
+) -> Checked:
+    """Look at an environment. The pool has at least two workers, and is used by nobody else. `begins_alike`: the environment may begin with
+    the same screen for every seed, so that is noted and not wrong."""
     names = {
         "determinism": "same seed and actions, same observations in two processes",
         "reset": "a used environment begins as a fresh one",
@@ -92,8 +101,10 @@ def check(pool: EnvPool, tasks: Sequence[Mapping[str, Any]], *, episodes: int = 
     same = [n for n in again if first[n] is not None and first[n] == first[n % len(tasks)]]
     compared = len(again)
     done.found["seed"].looked = compared
-    if compared and len(same) == compared:
-        done.found["seed"].wrong.append("all seeds begin alike")
+    if compared and len(same) == compared and not begins_alike:
+        done.found["seed"].wrong.append("all seeds begin alike; where that is meant, register it with begins_alike=True")
+    elif compared and len(same) == compared:
+        done.found["seed"].note = "all begin alike, as they may here"
     elif same:
         done.found["seed"].note = f"{len(same)} begin alike"
     _recovery(pool, tasks[0], key(seed, "environment", "check", "kill"), turns, done)
@@ -154,7 +165,7 @@ def difference(a: Reply, b: Reply) -> str | None:
     """What two replies differ in; None where they are the same."""
     if a.fault != b.fault:
         return f"fault {a.fault} and {b.fault}"
-    for name in ("reward", "outcome", "optimum"):
+    for name in ("reward", "outcome", "optimum", "info"):
         if getattr(a, name) != getattr(b, name):
             return f"{name} {getattr(a, name)} and {getattr(b, name)}"
     one, other = a.observation, b.observation

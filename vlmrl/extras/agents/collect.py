@@ -15,7 +15,7 @@ from vlmrl.extras.agents.find import open_pool
 from vlmrl.extras.agents.forks import Forks
 from vlmrl.extras.agents.history import History
 from vlmrl.extras.agents.pool import EnvPool, PoolSettings
-from vlmrl.extras.agents.rows import takes_rows, task_maker
+from vlmrl.extras.agents.rows import reads_answers, task_maker
 from vlmrl.extras.agents.turns import EpisodeCollector, FaultWatch
 from vlmrl.protocols import RolloutEngine
 from vlmrl.rollout.collect import Collector
@@ -68,5 +68,5 @@ def table_of(s: Session, cfg: RolloutStage, pool: EnvPool, engine: RolloutEngine
         turns=cfg.environment.max_turns,
         longest=longest_prompt(s.cfg, rollout),
         forks=Forks.of(rollout.forks),
-        whole=takes_rows(cfg.environment.name),
+        whole=reads_answers(cfg.environment.name),
     )

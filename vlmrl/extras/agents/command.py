@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from contextlib import closing
@@ -91,13 +92,14 @@ def check(
     Example: vlmrl tools env check toy_desk
     """
     from vlmrl.extras.agents.check import check as look
-    from vlmrl.extras.agents.find import default_tasks, open_pool
+    from vlmrl.extras.agents.find import begins_alike, default_tasks, open_pool
     from vlmrl.extras.agents.pool import PoolSettings
 
     settings = PoolSettings(workers=2, deadline=deadline)
     with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=settings) as pool:
         given = _tasks(tasks, name) or default_tasks(name, _arguments(arguments))
-        done = look(pool, given, episodes=episodes or max(20, len(given)), turns=turns, seed=seed)
+        most = episodes or max(20, len(given))
+        done = look(pool, given, episodes=most, turns=turns, seed=seed, begins_alike=begins_alike(name))
         typer.echo(f"{name}: {', '.join(f'{key} {value}' for key, value in pool.identity.items())}")
     for line in done.lines():
         typer.echo(line)
@@ -120,11 +122,16 @@ def play(
     turns: Turns = 20,
     seed: Seed = 0,
     deadline: Deadline = 20.0,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Write the episodes that succeed as rows of fine-tuning, beside the screens.")
+    ] = False,
     model: Annotated[str | None, typer.Option(help="Count the tokens of the prompts for this model.", show_default=False)] = None,
     history: Annotated[
         list[str] | None,
-        typer.Option(help="--model: what prompts hold: all, 3 (last 3 screens), 3/8 (last 3, every 8 turns).", show_default=False),
+        typer.Option(help="--rows, --model: what prompts hold: all, 3 (last 3 screens), 3/8 (last 3, every 8 turns).", show_default=False),
     ] = None,
+    actions: Annotated[bool, typer.Option(help="--rows: tell earlier actions where a prompt begins anew, as the stage does.")] = True,
+    answer_format: Annotated[str, typer.Option(help="--rows: answer_format of the stage that learns from them.")] = "think_or_not",
     max_pixels: Annotated[int, typer.Option(min=1, help="--model: largest size of a screen.")] = 1280 * 720,
 ) -> None:
     """Play episodes with an agent that is no model; keep the screens and the trajectories.
@@ -135,9 +142,11 @@ def play(
     from vlmrl.extras.agents.play import play_many, write_records
     from vlmrl.extras.agents.pool import PoolSettings
 
-    if history and model is None:
-        raise ConfigError("--history says which prompts --model counts; give a model")
-    histories = _histories(history or ["all", "1", "3", "3/8"])
+    if history and model is None and not rows:
+        raise ConfigError("--history says which prompts --rows writes or --model counts; give one of them")
+    histories = _histories(history or (["all"] if rows else ["all", "1", "3", "3/8"]))
+    if rows:
+        _check_rows(name, list(histories), answer_format)
     _fresh(out)
     settings = PoolSettings(workers=1, deadline=deadline)
     with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=settings) as pool:
@@ -145,6 +154,8 @@ def play(
         groups = play_many(pool, given, out, episodes=episodes, attempts=attempts, agent=agent, turns=turns, seed=seed)
         write_records(out, groups)
         _tell(out, groups, pool)
+    if rows:
+        typer.echo(_demonstrated(out, groups, dataclasses.replace(next(iter(histories.values())), actions=actions), answer_format))
     if model is not None:
         played = [one for group in groups for one in group]
         for line in _counted(model, played, out, histories, max_pixels):
@@ -278,6 +289,34 @@ def _tell(out: Path, groups: list[list[Trajectory]], pool: EnvPool) -> None:
         typer.echo(f"turns whose state another attempt met too: {sum(shares) / len(shares):.0%} (mean over {len(shares)} episodes)")
 
 
+def _check_rows(name: str, histories: list[str], answer_format: str) -> None:
+    """
+    Raises:
+        ConfigError: such rows cannot be written.
+    """
+    from vlmrl.data.encode import ANSWER_FORMATS
+    from vlmrl.extras.agents.find import environments as all_of
+    from vlmrl.extras.agents.rows import takes_rows
+
+    if len(histories) != 1:
+        raise ConfigError(f"--rows writes the prompts of one policy of history, not of {', '.join(histories)}")
+    if answer_format not in ANSWER_FORMATS:
+        raise ConfigError(f"answer format '{answer_format}' is none of a stage (known: {', '.join(ANSWER_FORMATS)})")
+    if name in all_of().names() and takes_rows(name):
+        raise ConfigError(f"the tasks of '{name}' are rows of data, whose answers fine-tuning can have as they are")
+
+
+def _demonstrated(out: Path, groups: list[list[Trajectory]], history: History, answer_format: str) -> str:
+    """Write the episodes that succeeded as rows; says how many."""
+    from vlmrl import fs
+    from vlmrl.extras.agents.demonstrations import ROWS, demonstrations
+
+    made, same = demonstrations(groups, history, answer_format)
+    fs.write_text(out / ROWS, "".join(json.dumps(row) + "\n" for row in made))
+    more = f", and {same} more that say the same are left out" if same else ""
+    return f"{out / ROWS}: {len(made)} rows for fine-tuning with answer_format {answer_format}{more}"
+
+
 def _histories(texts: list[str]) -> dict[str, History]:
     from vlmrl.extras.agents.history import History
 
@@ -321,16 +360,23 @@ def _counted(model: str, played: list[Trajectory], out: Path, histories: dict[st
 
 
 def _arguments(given: list[str] | None) -> dict[str, Any]:
-    """KEY=VALUE with JSON values; what is no JSON is a text."""
+    """KEY=VALUE with values as in a recipe: YAML, of which JSON is a part.
+
+    Raises:
+        ConfigError: what is no KEY=VALUE, or no value of a recipe.
+    """
+    from vlmrl.config.tree import parse
+
     out: dict[str, Any] = {}
+    problems: list[str] = []
     for one in given or []:
         key, equals, text = one.partition("=")
         if not equals or not key:
             raise ConfigError(f"'{one}': an argument of an environment is written KEY=VALUE")
-        try:
-            out[key] = json.loads(text)
-        except ValueError:
-            out[key] = text
+        value = parse(text, f"'{one}'", problems, lines=False)
+        out[key] = "" if value is None else value.plain()
+    if problems:
+        raise ConfigError(problems)
     return out
 
 
@@ -339,7 +385,7 @@ def _tasks(path: Path | None, name: str, answer_format: str = "free") -> list[di
     if path is None:
         return []
     from vlmrl.data.row import parse_row
-    from vlmrl.extras.agents.rows import row_task, takes_rows
+    from vlmrl.extras.agents.rows import asks_of, row_task, takes_rows
 
     try:
         tasks = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -351,7 +397,8 @@ def _tasks(path: Path | None, name: str, answer_format: str = "free") -> list[di
         root = path.absolute().parent
         samples = [parse_row(task, source=f"{path}:{n + 1}", media_root=".") for n, task in enumerate(tasks)]
         return [row_task(sample, root=root, answer_format=answer_format) for sample in samples]
+    asks = asks_of(name)
     return [
-        {"id": task.get("id", n), **task["environment"]} if isinstance(task.get("environment"), dict) else task
+        {"id": task.get("id", n), **task["environment"], **asks} if isinstance(task.get("environment"), dict) else {**task, **asks}
         for n, task in enumerate(tasks)
     ]

@@ -287,6 +287,7 @@ def _record(one: _Attempt, answer: Rollout, came: Reply, *, last: bool) -> None:
             finish=answer.finish,
             reward=came.reward,
             outcome=outcome,  # pyright: ignore[reportArgumentType]
+            info=came.info,
         )
     )
 

@@ -28,7 +28,7 @@ from vlmrl.extras.agents.history import History
 from vlmrl.extras.agents.play import keep
 from vlmrl.extras.agents.pool import PoolSettings
 from vlmrl.extras.agents.prompts import next_prompt
-from vlmrl.extras.agents.rows import FORMAT, TaskOf, plain_task, recorded, takes_rows
+from vlmrl.extras.agents.rows import FORMAT, TaskOf, plain_task, reads_answers, recorded, takes_rows
 from vlmrl.extras.agents.score import Played, score
 from vlmrl.extras.agents.trajectory import Trajectory, environment_seed, trajectory_from_json, trajectory_to_json, turn_seed
 from vlmrl.media.store import MediaStore
@@ -165,7 +165,7 @@ def evaluate_episodes(
             answer_format=conditions.answer_format,
             turns=e.max_turns,
             longest=conditions.max_prompt_tokens,
-            whole=takes_rows(e.name),
+            whole=reads_answers(e.name),
         )
         one = _Playing(
             table=table,
@@ -249,6 +249,7 @@ class _Playing:
         }
         if best is not None:
             scores["spl"] = spl(success=success, turns=len(turns), fewest=best.turns)
+        scores |= {f"info/{name}": value for name, value in played.told.items()}
         return Record(
             model=self.model,
             sample_id=episode.id,

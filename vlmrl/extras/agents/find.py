@@ -8,6 +8,7 @@ from typing import Any
 from vlmrl.errors import ConfigError
 from vlmrl.extras.agents.pool import EnvPool, PoolSettings
 from vlmrl.extras.agents.protocol import Environment
+from vlmrl.extras.agents.rows import asks_of
 from vlmrl.plugins import import_package, import_plugins
 from vlmrl.protocols import environment
 from vlmrl.registry import Registry
@@ -61,6 +62,11 @@ def lacking_for(name: str) -> str | None:
     return said()
 
 
+def begins_alike(name: str) -> bool:
+    """Whether a registered environment says that it may begin with the same screen for every seed: a fixed board, a world of others."""
+    return bool(environment.get(name).extra.get("begins_alike", False))
+
+
 def default_tasks(name: str, arguments: Mapping[str, Any] | None = None) -> tuple[Mapping[str, Any], ...]:
     """The tasks that an environment declares, with these arguments; one without content where it declares none.
 
@@ -68,9 +74,6 @@ def default_tasks(name: str, arguments: Mapping[str, Any] | None = None) -> tupl
         ConfigError: the arguments name tasks that are not there.
     """
     extra = environment.get(name).extra
-    if "tasks" not in extra:
-        return ({"id": name},)
-    declared: Any = extra["tasks"]
-    if isinstance(declared, tuple):
-        return declared
-    return declared(**(arguments or {}))
+    declared: Any = extra.get("tasks", ({"id": name},))
+    tasks = declared if isinstance(declared, tuple) else declared(**(arguments or {}))
+    return tuple({**task, **asks_of(name)} for task in tasks)

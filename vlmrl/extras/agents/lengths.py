@@ -13,6 +13,7 @@ from typing import Any
 
 from vlmrl.errors import CheckpointError, ConfigError, VlmrlError
 from vlmrl.extras.agents.pool import EnvPool
+from vlmrl.extras.agents.rows import ASKS
 from vlmrl.extras.agents.trajectory import Trajectory, environment_seed, trajectory_from_json
 
 Lengths = dict[str, float | None]
@@ -84,7 +85,7 @@ def task_rows(tasks: Sequence[Mapping[str, Any]], lengths: Lengths, *, unsolved:
     out: list[dict[str, Any]] = []
     for n, task in enumerate(tasks):
         name = task_id(task, n)
-        row: dict[str, Any] = {"id": name, "environment": {key: value for key, value in task.items() if key != "id"}}
+        row: dict[str, Any] = {"id": name, "environment": {key: value for key, value in task.items() if key not in ("id", ASKS)}}
         length = lengths.get(name)
         if name in lengths and length is None:
             length = unsolved

@@ -40,7 +40,9 @@ def play(pool: EnvPool, task: Mapping[str, Any], seed: int, *, k: int, agent: Ag
             assert action.action is not None
             reply = episode.step(action.action).result()
             outcome = "turns" if not reply.done and len(done) + 1 == turns else reply.outcome
-            done.append(TrajectoryTurn(seen=seen, action=action.action, reward=reply.reward, outcome=outcome))  # pyright: ignore[reportArgumentType]
+            done.append(
+                TrajectoryTurn(seen=seen, action=action.action, reward=reply.reward, outcome=outcome, info=reply.info)  # pyright: ignore[reportArgumentType]
+            )
     finally:
         episode.close()
     fault = reply.fault

@@ -18,10 +18,10 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
+from vlmrl.extras.agents.protocol import Info, Observation, Optimum, Transition
 from vlmrl.rewards.run.process import WorkerLost, WorkerProcess
 
 PROGRAM = "vlmrl.extras.agents.worker"
@@ -52,6 +52,8 @@ class Reply:
     reward: float | None = None
     """Of a step; None of a reset and of a fault."""
     outcome: str = ""
+    info: Info = field(default_factory=dict[str, float | str])
+    """Of a step."""
     action: str | None = None
     """Of `propose` and `solve`; None where the environment has no such thing."""
     optimum: Optimum | None = None
@@ -71,7 +73,7 @@ class Reply:
         """
         if self.reward is None:
             raise ValueError(f"no transition: {self.fault or 'not a step'}")
-        return Transition(observation=self.observation, reward=self.reward, outcome=self.outcome)  # pyright: ignore[reportArgumentType]
+        return Transition(observation=self.observation, reward=self.reward, outcome=self.outcome, info=self.info)  # pyright: ignore[reportArgumentType]
 
 
 class _Lost(Exception):
@@ -345,6 +347,7 @@ def _reply(answer: Mapping[str, Any]) -> Reply:
         observation=shown,
         reward=None if reward is None else float.fromhex(reward),
         outcome=answer.get("outcome", ""),
+        info=answer.get("info", {}),
         action=answer.get("action"),
         optimum=None if best is None else Optimum(reward=best[0], turns=best[1]),
     )

@@ -127,6 +127,9 @@ def _turn(number: int, turn: TrajectoryTurn, screens: _Screens) -> dict[str, Any
         "answer": visible(turn.action),
         "reward": None if turn.reward is None else f"{turn.reward:g}",
         "outcome": visible(turn.outcome),
+        "info": visible(
+            ", ".join(f"{name} {value if isinstance(value, str) else format(value, 'g')}" for name, value in turn.info.items())
+        ),
         "caption": "" if action is None else visible(_caption(action)),
         # an action is on what was seen last
         "screens": [one | {"mark": _mark(action, one) if one is shown[-1] else None} for one in shown],

@@ -18,6 +18,8 @@ from vlmrl.types import MediaRef, Sample
 PLACE = "media_root"
 """Key of a task: the folder, as an absolute path."""
 ROW, FORMAT = "row", "answer_format"
+ASKS = "asks"
+"""Key of a task, and extra of an environment: the answer type in whose words a prompt asks for an action."""
 TaskOf = Callable[[Sample], dict[str, Any]]
 """What an environment is given of a row."""
 
@@ -27,14 +29,25 @@ def takes_rows(name: str) -> bool:
     return bool(environment.get(name).extra.get("rows", False))
 
 
+def reads_answers(name: str) -> bool:
+    """Whether a registered environment is given whole answers, tags and all: one that says so, and every one whose tasks are rows."""
+    return takes_rows(name) or bool(environment.get(name).extra.get("reads_answers", False))
+
+
+def asks_of(name: str) -> dict[str, str]:
+    """What tasks of a registered environment say of its actions, so that prompts ask for the right thing; nothing where these are JSON."""
+    asks: str | None = environment.get(name).extra.get(ASKS)
+    return {} if asks is None else {ASKS: asks}
+
+
 def task_maker(name: str, *, root: Path, answer_format: str) -> TaskOf:
     """How the rows of a source become tasks of this environment. `root`: the folder of data that media roots of rows are relative to."""
-    return partial(row_task, root=root, answer_format=answer_format) if takes_rows(name) else plain_task
+    return partial(row_task, root=root, answer_format=answer_format) if takes_rows(name) else partial(plain_task, asks=asks_of(name))
 
 
-def plain_task(sample: Sample) -> dict[str, Any]:
-    """Its id, and what stands under `environment` of its meta."""
-    return {"id": sample.id, **(sample.meta.get("environment") or {})}
+def plain_task(sample: Sample, asks: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Its id, and what stands under `environment` of its meta. `asks`: what `asks_of` says of the environment."""
+    return {"id": sample.id, **(sample.meta.get("environment") or {}), **(asks or {})}
 
 
 def row_task(sample: Sample, *, root: Path, answer_format: str) -> dict[str, Any]:
@@ -80,9 +93,9 @@ def recorded(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer_type_of(task: Mapping[str, Any], default: str) -> str:
-    """Of the row that a task is; `default` for a task that is none."""
+    """Of the row that a task is; of a task that is none what it says that prompts ask for, else `default`."""
     row = task.get(ROW)
-    return default if row is None else str(row["answer_type"])
+    return str(task.get(ASKS, default) if row is None else row["answer_type"])
 
 
 def _ref_to_json(ref: MediaRef) -> dict[str, Any]:

@@ -25,6 +25,8 @@ class Played:
     """k -> mean over the tasks with at least k whole attempts of the chance that one of k succeeds."""
     turns: float | None
     """Mean number of turns of successes."""
+    told: dict[str, float] = field(default_factory=dict[str, float])
+    """Means of the last numbers that the world said of each attempt, by name."""
     faults: Counter[str] = field(default_factory=Counter[str])
 
     @property
@@ -44,6 +46,8 @@ class Played:
             out.append(", ".join(f"pass@{k} {value:.3f}" for k, value in self.pass_at.items()))
         if self.turns is not None:
             out.append(f"turns of successes: {self.turns:.1f}")
+        if self.told:
+            out.append("last said by the world (mean): " + ", ".join(f"{name} {value:g}" for name, value in sorted(self.told.items())))
         listed = ", ".join(f"{reason} {n}" for reason, n in sorted(self.faults.items())) or "none"
         return [*out, f"faults, in none of these numbers: {listed}"]
 
@@ -60,12 +64,17 @@ def score(groups: Sequence[Sequence[Trajectory]]) -> Played:
     names = [n for n, group in enumerate(right) for _ in group]
     interval = mean_interval(values, rng.generator(0, "environment score"), names) if values else None
     most = max(map(len, right), default=0)
+    said: dict[str, list[float]] = {}
+    for one in (one for group in whole for one in group):
+        for name, value in one.told.items():
+            said.setdefault(name, []).append(value)
     return Played(
         attempts=len(values),
         successes=len(solved),
         interval=interval,
         pass_at={k: _mean([pass_at_k(len(g), int(sum(g)), k) for g in right if len(g) >= k]) for k in range(1, most + 1)},
         turns=_mean([float(len(one.turns)) for one in solved]) if solved else None,
+        told={name: _mean(numbers) for name, numbers in said.items()},
         faults=Counter(one.fault for group in groups for one in group if one.fault is not None),
     )
 

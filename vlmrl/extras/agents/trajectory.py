@@ -12,7 +12,7 @@ from typing import Any
 
 from vlmrl import rng
 from vlmrl.errors import CheckpointError
-from vlmrl.extras.agents.protocol import Optimum, Outcome
+from vlmrl.extras.agents.protocol import Info, Optimum, Outcome
 from vlmrl.types import FinishReason, MediaRef, digest
 
 
@@ -40,6 +40,8 @@ class TrajectoryTurn:
     reward: float | None = None
     """Of this step; None where a fault ended the trajectory."""
     outcome: Outcome = ""
+    info: Info = field(default_factory=dict[str, float | str])
+    """What the world said of this step beside the reward."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +77,13 @@ class Trajectory:
         if self.fault is not None:
             return "fault"
         return self.turns[-1].outcome if self.turns else ""
+
+    @property
+    def told(self) -> dict[str, float]:
+        """The last number that the world said by each name of `info`; nothing of a fault."""
+        if self.fault is not None:
+            return {}
+        return {name: float(value) for turn in self.turns for name, value in turn.info.items() if not isinstance(value, str)}
 
 
 def spoilt(turns: Sequence[TrajectoryTurn]) -> tuple[TrajectoryTurn, ...]:
@@ -134,7 +143,8 @@ def turn_seed(seed: int, stage: str, step: int, place: int, sample: str, k: int,
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """A trajectory as JSON values. Screens are named by their hashes; floats are hexadecimal."""
+    """A trajectory as JSON values. Screens are named by their hashes; floats are hexadecimal, but for those of `info`, which a turn has
+    only where the world said something."""
     best = trajectory.optimum
     known = {} if best is None else {"optimum": {"reward": float(best.reward).hex(), "turns": best.turns}}
     return known | {
@@ -152,6 +162,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
                 "finish": turn.finish,
                 "reward": None if turn.reward is None else float(turn.reward).hex(),
                 "outcome": turn.outcome,
+                **({"info": dict(turn.info)} if turn.info else {}),
             }
             for turn in trajectory.turns
         ],
@@ -174,7 +185,7 @@ def trajectory_from_json(value: Mapping[str, Any]) -> Trajectory:
 
 
 def _turn(value: Mapping[str, Any]) -> TrajectoryTurn:
-    _strict(value, {one.name for one in fields(TrajectoryTurn)}, "turn")
+    _strict({"info": {}, **value}, {one.name for one in fields(TrajectoryTurn)}, "turn")
     _strict(value["seen"], {"text", "screens", "state"}, "observation")
     seen = value["seen"]
     media = tuple(MediaRef(kind="image", path=f"{name}.png", sha256=name) for name in seen["screens"])

@@ -43,6 +43,8 @@ from vlmrl.types import Group, Prompt, ScoredGroup, TurnRollout
 WINDOW = 50
 """Steps over which the share of faults is watched."""
 NOTE = "environment/"
+COUNT = f"{NOTE}told/"
+"""Attempts whose world said a number by a name; the sum of what they said last stands under `environment/info/`."""
 
 
 class FaultWatch:
@@ -157,7 +159,10 @@ class EpisodeCollector(Collector):
             "shared_states": count["met_again"] / turns,
             "fault_rate": count["faults"] / max(1.0, count["attempts"]),
         }
-        return {**notes, **{f"{NOTE}{name}": value for name, value in rates.items()}}
+        told = {name.removeprefix(COUNT): n for name, n in notes.items() if name.startswith(COUNT)}
+        rates |= {f"info/{name}": notes[f"{NOTE}info/{name}"] / n for name, n in told.items()}
+        kept = {name: value for name, value in notes.items() if not name.startswith(COUNT)}
+        return {**kept, **{f"{NOTE}{name}": value for name, value in rates.items()}}
 
     def _generate(self, one: Scoring, thread: ThreadPoolExecutor, out: RolloutBatch) -> None:
         """Play every attempt of a batch; a group is scored once all of them are over."""
@@ -259,5 +264,9 @@ def notes_of(played: Sequence[Trajectory]) -> Counter[str]:
         }
     )
     notes.update(f"fault/{one.fault}" for one in played if one.fault is not None)
-    notes.update(f"limit/{one.outcome}" for one in whole if one.outcome in ("turns", "context"))
+    notes.update(f"limit/{one.outcome}" for one in whole if one.outcome in ("cut", "turns", "context"))
+    for one in whole:
+        notes.update({f"told/{name}": 1 for name in one.told})
+        for name, value in one.told.items():
+            notes[f"info/{name}"] += value  # pyright: ignore[reportArgumentType]
     return Counter({f"{NOTE}{name}": n for name, n in notes.items()})

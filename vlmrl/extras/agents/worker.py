@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.extras.agents.protocol import OUTCOMES, Environment, Explorable, Observation, Solvable, Transition
+from vlmrl.extras.agents.protocol import OUTCOMES, Environment, Explorable, Observation, Solvable, Transition, info_problem
 from vlmrl.protocols import environment as registry
 from vlmrl.rewards.run.worker import fault, lift_memory_limit, limit_cpu, limit_memory, serve
 
@@ -96,5 +96,9 @@ def _transition(came: Any) -> dict[str, Any]:
     reward = float(came.reward)
     if reward != reward or reward in (float("inf"), float("-inf")) or came.outcome not in OUTCOMES:
         raise ProtocolError(f"reward {came.reward!r} and outcome '{came.outcome}': a finite number, and one of {', '.join(OUTCOMES[1:])}")
+    problem = info_problem(came.info)
+    if problem is not None:
+        raise ProtocolError(problem)
+    info = {name: value if isinstance(value, str) else float(value) for name, value in came.info.items()}
     seen = None if came.observation is None else _observation(came.observation)
-    return {"seen": seen, "reward": reward.hex(), "outcome": came.outcome}
+    return {"seen": seen, "reward": reward.hex(), "outcome": came.outcome, **({"info": info} if info else {})}

@@ -113,11 +113,21 @@ def test_a_fault_has_no_reward(run, tmp_path: Path):
         assert (one.total, one.outcome, one.fault) == (None, "fault", "raised:RuntimeError")
 
 
+def test_arguments_are_written_as_in_a_recipe(run):
+    shared = ("--plugin", "tests.support.odd_worlds", "--episodes", "1", "--turns", "1")
+    assert run("check", "listed", "words=[left, right]", "share=1e-1", *shared)[0] == 0
+    assert run("check", "listed", 'words=["left", "right"]', *shared)[0] == 0
+    code, _, err = run("check", "listed", "words=left", *shared)
+    assert code == 64
+    assert "expected list[str]" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("check", "toy_dusk"), "did you mean 'toy_desk'"),
         (("check", "toy_desk", "crash_share"), "is written KEY=VALUE"),
+        (("check", "toy_desk", "fault=[a"), "'fault=[a': not valid YAML"),
         (("check", "toy_desk", "--tasks", "nowhere.jsonl"), "nowhere.jsonl"),
     ],
 )

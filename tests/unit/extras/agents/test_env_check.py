@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.documents import blocks
 from vlmrl.extras.agents.check import Checked, check
-from vlmrl.extras.agents.find import default_tasks, open_pool
+from vlmrl.extras.agents.find import begins_alike, default_tasks, open_pool
 from vlmrl.extras.agents.pool import PoolSettings
 from vlmrl.protocols import environment
 
@@ -19,7 +19,7 @@ SETTINGS = PoolSettings(workers=2, start=60.0, deadline=20.0, retries=0)
 def look(name: str, *, plugins: tuple[str, ...] = (), episodes: int = 4, turns: int = 6, retries: int = 0, **arguments: object) -> Checked:
     settings = PoolSettings(workers=2, start=60.0, retries=retries)
     with open_pool(name, arguments, plugins=plugins, settings=settings) as pool:
-        return check(pool, default_tasks(name), episodes=episodes, turns=turns)
+        return check(pool, default_tasks(name, arguments), episodes=episodes, turns=turns, begins_alike=begins_alike(name))
 
 
 def wrong(done: Checked) -> set[str]:
@@ -48,6 +48,14 @@ def test_a_broken_promise_is_found(how, found):
     done = look("odd", plugins=("tests.support.odd_worlds",), retries=1, how=how)
     assert wrong(done) == found, done.lines()
     assert any(line.startswith("WRONG") for line in done.lines())
+
+
+def test_a_world_that_may_begin_alike_does():
+    done = look("fixed_board", plugins=("tests.support.odd_worlds",), retries=1)
+    assert done.ok, done.lines()
+    assert done.found["seed"].line() == "another seed, another beginning: 3 of 3 (all begin alike, as they may here)"
+    (said,) = look("odd", plugins=("tests.support.odd_worlds",), retries=1, how="unseeded").found["seed"].wrong
+    assert "begins_alike=True" in said
 
 
 def test_the_environment_of_the_documentation_keeps_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -22,12 +22,36 @@ def test_a_task_keeps_its_id_and_what_its_environment_is_given(tmp_path: Path) -
     assert read.samples[0].meta["level"] == "easy"
 
 
+def test_a_row_of_an_id_alone_is_a_task(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a"},
+        {"id": "b", "environment": None},
+        {"id": "c", "trajectory": {"length": 3}},
+        {"id": "d", "environment": {"length": 2}},
+    ]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read = read_source(tmp_path / "t.jsonl", media_root=".", dedupe="error", options=ImportOptions())
+    assert (read.shape, read.bad) == ("tasks", [])
+    assert [plain_task(sample) for sample in read.samples] == [{"id": "a"}, {"id": "b"}, {"id": "c"}, {"id": "d", "length": 2}]
+    assert read.samples[2].meta["trajectory"] == {"length": 3}
+
+
 def test_a_task_without_an_id_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"environment": {}}\n')
     read = read_source(tmp_path / "t.jsonl", media_root=".", dedupe="error", options=ImportOptions())
     assert [bad.reason for bad in read.bad] == ["missing_key"]
 
 
-@pytest.mark.parametrize("row", [{"environment": "desk"}, {"id": "a", "answer_type": "number", "environment": {}}])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"environment": "desk"},
+        {"id": "a", "question": "?"},
+        {"id": "a", "task": "t"},
+        {"id": None},
+        {},
+        {"id": "a", "answer_type": "number", "environment": {}},
+    ],
+)
 def test_other_rows_are_not_taken_for_tasks(row: dict[str, object]) -> None:
     assert detect(row) != "tasks"

@@ -17,6 +17,7 @@ import importlib.metadata
 import importlib.util
 import json
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from vlmrl.extras.agents.browser.fonts import drawn_with
 from vlmrl.extras.agents.browser.page import OnePage, Page
 from vlmrl.extras.agents.browser.pipe import BrowserError
 from vlmrl.extras.agents.browser.process import INSTALL, find_browser, missing_browser, shared_browser
-from vlmrl.extras.agents.protocol import Observation, Outcome, Transition
+from vlmrl.extras.agents.protocol import Observation, Optimum, Outcome, Transition
 from vlmrl.metrics.gui import parse_action
 from vlmrl.protocols import environment
 from vlmrl.rng import key
@@ -65,6 +66,9 @@ SETS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Pages by name: `click` are done with one click, `form` are filled in and sent."""
+
+ONE_CLICK = (*SETS["click"], "focus-text-2", "grid-coordinate", "identify-shape")
+"""Pages that one click solves, which the world knows (`one_click.js`)."""
 
 HIDDEN: Mapping[str, str] = {
     "find-greatest": "[...document.querySelectorAll('.card-value')].map(e => e.textContent)",
@@ -219,6 +223,20 @@ class MiniWob(OnePage):
         """Mostly a click on something of the page; sometimes text, a key, a scroll, time, or a point anywhere."""
         return propose(self._now, n, "#area *")
 
+    def solve(self) -> str | None:
+        """The click that solves the page, where it is one of `ONE_CLICK` and shows what is to be clicked."""
+        if self._name not in ONE_CLICK or self._done:
+            return None
+        point = self._now.run(f"({_right()})({json.dumps(self._name)}, {json.dumps(self._now.run(_LOOK)['goal'])})")
+        if point is None:
+            return None
+        x, y = (round(1000 * (place + 0.5) / side) for place, side in zip(point, (WIDTH, HEIGHT), strict=True))
+        return json.dumps({"action": "click", "coordinate": [x, y]})
+
+    def optimum(self) -> Optimum | None:
+        """One click, on pages that it solves."""
+        return Optimum(reward=1.0, turns=1) if self._name in ONE_CLICK else None
+
     def _ready(self) -> dict[str, Any]:
         """Let time pass until the page says that its problem is there; what it says then."""
         for _ in range(READY):
@@ -239,6 +257,11 @@ class MiniWob(OnePage):
             hidden = json.dumps([self._seed, page.run(HIDDEN[self._name])])
             state = hashlib.sha256(screen + b"\0" + hidden.encode()).hexdigest()[:32]
         return Observation(text="\n".join(parts), screens=(screen,), state=state)
+
+
+@functools.cache
+def _right() -> str:
+    return resources.files("vlmrl.extras.agents").joinpath("one_click.js").read_text(encoding="utf-8")
 
 
 def outcome_of(reward: float, success_at: float) -> Outcome:

@@ -6,7 +6,7 @@ Imported by `cli` and `train` only; this is where torch comes in when a recipe i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,30 +65,34 @@ def registries(plugins: Sequence[str] = ()) -> dict[str, Registry[Any]]:
     return {registry.slot: registry for registry in found}
 
 
-def method_problems(config: Config) -> list[str]:
+Ask = Callable[[Config], Mapping[str, Registry[Any]]]
+"""Gives the registries that a recipe is checked against. Its plug-ins can be imported."""
+
+
+def method_problems(config: Config, ask: Ask | None = None) -> list[str]:
     """Every wrong name of a method, answer type or adapter, every wrong argument, and combinations that are refused; for
     `config.load.load(also=...)`. Plug-ins that cannot be imported are among them, and the rest is checked without them."""
     try:
         import_plugins(config.plugins)
     except ConfigError as error:
         return error.problems + _problems(config, registries())
-    return _problems(config, registries())
+    return _problems(config, registries() if ask is None else ask(config))
 
 
-def method_doubts(config: Config) -> list[str]:
+def method_doubts(config: Config, found: Mapping[str, Registry[Any]] | None = None) -> list[str]:
     """Combinations of methods that are allowed and pointed out, and a wording of the prompt that asks for another form of answer."""
     template, formats = config.data.prompt, [stage.answer_format for stage in config.stages]
     unasked = [] if template is None else load("vlmrl.data.unasked:unasked_forms")(template, formats)
-    return [*doubts(config, registries(config.plugins)), *(f"data.prompt: {text}" for text in unasked)]
+    return [*doubts(config, registries(config.plugins) if found is None else found), *(f"data.prompt: {text}" for text in unasked)]
 
 
-def require_methods(config: Config) -> Mapping[str, Registry[Any]]:
+def require_methods(config: Config, ask: Ask | None = None) -> Mapping[str, Registry[Any]]:
     """Pass 2 as training needs it: the registries, after every name of the config has been checked against them.
 
     Raises:
         ConfigError: with every wrong name and argument.
     """
-    found = registries(config.plugins)
+    found = registries(config.plugins) if ask is None else ask(config)
     problems = _problems(config, found)
     if problems:
         raise ConfigError(problems)
@@ -105,7 +109,7 @@ def _problems(config: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
         *contradictions(config, found),
         *_sampled_ahead(config, found),
         *_not_installed(config, found),
-        *isolated(used(config)),
+        *isolated(used(config), found["reward"]),
     ]
 
 

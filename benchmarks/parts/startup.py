@@ -47,7 +47,7 @@ COMMANDS = (
         name="check RECIPE --no-data",
         arguments=("check", "toy_video", "--no-data"),
         budget=1.5,
-        without=("transformers", "pyarrow", "jinja2"),
+        without=("torch", "transformers", "pyarrow", "jinja2"),
     ),
     Command(name=f"check, {ROWS} rows", arguments=("check", "recipe.yaml"), budget=3.0, without=MODELS),
     Command(name="train, finished run", arguments=("train", "recipe.yaml"), budget=1.0, without=("torch", "transformers")),

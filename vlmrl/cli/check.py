@@ -19,6 +19,7 @@ from vlmrl.registry import Catalogue
 if TYPE_CHECKING:
     from vlmrl.config.load import ResolvedRecipe
     from vlmrl.config.schema import Config
+    from vlmrl.methods import Ask
     from vlmrl.run.audit_report import AuditReport, SourceAudit
 
 FITS: Catalogue[Callable[[ResolvedRecipe, str], str | None]] = Catalogue("check of a GPU")
@@ -122,7 +123,8 @@ def _kind(what: str | None, machine: bool, as_model: bool) -> str:
 
 
 def _check_recipe(recipe: str, overrides: list[str] | None, *, no_data: bool, print_: bool, gpu: str | None, html: Path | None) -> None:
-    loaded = load_said(recipe, overrides, method_problems)
+    ask = extra("vlmrl.extras.tools.known.registries_of") if no_data else None  # rows are scored: those need the methods themselves
+    loaded = load_said(recipe, overrides, lambda config: method_problems(config, ask))
     if print_:
         from vlmrl.config.load import annotated
 
@@ -134,7 +136,7 @@ def _check_recipe(recipe: str, overrides: list[str] | None, *, no_data: bool, pr
         typer.echo("recipe: ok")
         if gpu is not None and (line := FITS["plan"](loaded, gpu)) is not None:
             typer.echo(line)
-        if not _check_methods(loaded):
+        if not _check_methods(loaded, ask):
             return
         if no_data:
             typer.echo("data: skipped (--no-data)")
@@ -186,12 +188,12 @@ def _lines(one: SourceAudit) -> list[str]:
     return [f"{one.path}: {one.answer_format}, used by {', '.join(one.used_by)}", counts, *left]
 
 
-def _check_methods(loaded: ResolvedRecipe) -> bool:
+def _check_methods(loaded: ResolvedRecipe, ask: Ask | None) -> bool:
     """Pass 2; False when torch is missing, which is said and is no error of the recipe."""
     try:
         from vlmrl.methods import method_doubts, require_methods
 
-        found = require_methods(loaded.config)
+        found = require_methods(loaded.config, ask)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -204,6 +206,6 @@ def _check_methods(loaded: ResolvedRecipe) -> bool:
     except ConfigError as error:
         raise ConfigError([loaded.located(problem) for problem in error.problems]) from error
     typer.echo("methods: ok")
-    for text in [*method_doubts(loaded.config), *tried]:
+    for text in [*method_doubts(loaded.config, found), *tried]:
         typer.echo(f"warning: {loaded.located(text)}")
     return True

@@ -16,6 +16,7 @@ import typer
 if TYPE_CHECKING:
     from vlmrl.config.load import ResolvedRecipe
     from vlmrl.config.schema import Config
+    from vlmrl.methods import Ask
 
 
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, or the name of one, for example toy_video", show_default=False)]
@@ -77,13 +78,13 @@ def given(ctx: typer.Context, names: Iterable[str]) -> list[str]:
     return [max(one.opts, key=len) for one in ctx.command.params if one.name in told]
 
 
-def method_problems(config: Config) -> list[str]:
+def method_problems(config: Config, ask: Ask | None = None) -> list[str]:
     """Problems of pass 2, beside those of pass 1; none where torch is missing (`check` then says that it skipped them)."""
     gc.disable()  # importing torch and every method makes many objects and no garbage: looking for it takes a tenth of the time
     try:
         from vlmrl.methods import method_problems
 
-        return method_problems(config)
+        return method_problems(config, ask)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -54,7 +54,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     "kind of stage": {"distill": "vlmrl.extras.distill.stage:distill", "teacher_sft": "vlmrl.extras.distill.stage:teacher_sft"},
     "check of stages": {"distill": "vlmrl.extras.distill.check:check_sides"},
     "check of a GPU": {"plan": "vlmrl.extras.plan.recipe:warning"},
-    "check of methods": {"trial": "vlmrl.extras.trial.step:try_methods"},
+    "check of methods": {"trial": "vlmrl.extras.trial.theirs:try_methods"},
     "rollout engine": {"vllm": "vlmrl.extras.vllm.stage:VLLM"},
     "engine of evaluations": {"vllm": "vlmrl.extras.vllm.evaluation:opened"},
     "rows of Python": {"suite": "vlmrl.extras.python.checked:suite"},

@@ -262,7 +262,7 @@ def test_check_audits_the_embedded_world_without_training_its_model(run, tmp_pat
 
 
 def test_check_says_what_it_skips_without_torch(run, recipe, monkeypatch):
-    def require_methods(config: Any) -> None:
+    def require_methods(*_: Any) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
     double(monkeypatch, "vlmrl.methods", require_methods=require_methods, method_problems=require_methods, method_doubts=require_methods)
@@ -284,7 +284,7 @@ def test_train_without_torch_says_what_to_do(run, recipe, monkeypatch):
 def test_train_checks_methods_then_prepares_then_trains(run, recipe, monkeypatch):
     seen: list[Any] = []
     require_methods = partial(lambda seen, config: seen.append(("methods", config.run.seed)), seen)
-    double(monkeypatch, "vlmrl.methods", require_methods=require_methods, method_problems=lambda config: [])
+    double(monkeypatch, "vlmrl.methods", require_methods=require_methods, method_problems=lambda *_: [])
     monkeypatch.setitem(optional.TOY, "prepare", lambda config, ui: seen.append("prepare") or "places")
 
     def train_from(loaded: Any, places: Any, ui: Any, **more: Any) -> Path:
@@ -301,7 +301,7 @@ def test_train_passes_the_exit_code_on(run, recipe, monkeypatch):
     def train_from(*_: Any, **__: Any) -> None:
         raise Preempted("stopped by a signal")
 
-    double(monkeypatch, "vlmrl.methods", require_methods=lambda config: {}, method_problems=lambda config: [])
+    double(monkeypatch, "vlmrl.methods", require_methods=lambda config: {}, method_problems=lambda *_: [])
     monkeypatch.setitem(optional.TOY, "prepare", lambda config, ui: None)
     double(monkeypatch, "vlmrl.run.start", train_from=train_from)
     assert run("train", str(recipe))[0] == 75

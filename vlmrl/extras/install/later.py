@@ -22,6 +22,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from vlmrl.extras.install.cheaper import AFTER, UNCOLLECTED, Cheaper
+
 MODELS, ACTIVATIONS, COMPILER = "transformers.modeling_utils", "transformers.activations", "torch._dynamo.utils"
 
 
@@ -135,16 +137,17 @@ class _Later(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of `LATER`, each as Python does."""
+    """Finds the modules of `LATER` and of `cheaper`, each as Python does."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path, target) if fullname in LATER else None
+        ours = fullname in LATER or fullname in AFTER or fullname in UNCOLLECTED
+        spec = PathFinder.find_spec(fullname, path, target) if ours else None
         if spec is not None and spec.loader is not None:
-            spec.loader = _Later(spec.loader, LATER[fullname])
+            spec.loader = _Later(spec.loader, LATER[fullname]) if fullname in LATER else Cheaper(spec.loader, spec)
         return spec
 
 
 def install() -> None:
-    """Watch for the first import of the modules of `LATER` in this process. Imports nothing."""
+    """Watch for the first import of the modules of `LATER` and of `cheaper` in this process. Imports none of them."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vlmrl import fs, paths
 from vlmrl.errors import StorageError
@@ -20,6 +20,7 @@ CACHE = Path("~/.cache/vlmrl")
 """Where the file is, beside generated worlds."""
 PRESETS = "algorithm"
 """What presets are listed under, beside the slots."""
+T = TypeVar("T", bound=Mapping[str, Any])
 Listed = Mapping[str, Sequence[Mapping[str, Any]]]
 """`algorithm` for the presets, or a slot -> the descriptions of what it has (`vlmrl.methods.described`)."""
 
@@ -36,10 +37,10 @@ def listed(plugins: Sequence[str] = ()) -> Listed:
     return gathered(plugins) if plugins else kept(CACHE.expanduser(), gathered, only_ours)
 
 
-def kept(folder: Path, make: Callable[[], Listed], worth_it: Callable[[], bool]) -> Listed:
-    """Return the index in a folder; where none is there of these sources, `make` it, and keep it if it is `worth_it`."""
+def kept(folder: Path, make: Callable[[], T], worth_it: Callable[[], bool], *, name: str = "methods") -> T:
+    """Return the index in a folder; where none is there of these sources, `make` it, and keep it if it is `worth_it`. `name` is which."""
     installed = hashlib.blake2b(f"{paths.PACKAGE.resolve()} {sys.version}".encode(), digest_size=8).hexdigest()
-    path, digest = folder / f"methods-{installed}.json", sources_digest()
+    path, digest = folder / f"{name}-{installed}.json", sources_digest()
     try:
         found = json.loads(path.read_bytes())
         if found["digest"] == digest:

@@ -1,8 +1,8 @@
 """A dry step: each method that is not ours is called twice on two small made-up groups, so that `vlmrl check` finds what cannot run.
 
 It tells code that fails on any step (a name or a field that does not exist, a call that does not fit) from code that these groups may not
-suit: the first is a problem, the second a note. Rewards are tried on rows of the recipe instead; an environment looks at its arguments and
-is not started; group losses, samplers, budgets, strategies and constraints are not called.
+suit: the first is a problem, the second a note. Rewards are tried on rows of the recipe instead; group losses, samplers, budgets,
+strategies, environments and constraints are not called.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from vlmrl.algo.inputs import AdvantageInputs, LossInputs
 from vlmrl.algo.needs import WHAT, token_stat_needs
-from vlmrl.config.methods import of_stage
-from vlmrl.config.schema import Config, StageBase
+from vlmrl.config.schema import Method, StageBase
 from vlmrl.errors import ConfigError
 from vlmrl.registry import Entry, Registry
 from vlmrl.train.stage.algorithm import Bound, bind
@@ -30,8 +29,15 @@ CERTAIN = (AttributeError, NameError, ImportError)
 """What code raises that cannot run on any step. (A KeyError may be for a task or a column that other rows have.)"""
 
 
-def try_methods(cfg: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
-    """Call the methods of a recipe that are not ours. `found` are the registries of its slots.
+def call_methods(
+    theirs: Iterable[tuple[StageBase, str, str, Method]], found: Mapping[str, Registry[Any]], problems: Iterable[str] = ()
+) -> list[str]:
+    """Call methods that are not ours.
+
+    Args:
+        theirs: stage, place, slot and method of each.
+        found: the registries of the slots.
+        problems: of these methods, that are known already.
 
     Returns:
         What they raised that may be due to the made-up groups.
@@ -39,36 +45,20 @@ def try_methods(cfg: Config, found: Mapping[str, Registry[Any]]) -> list[str]:
     Raises:
         ConfigError: some cannot run; each with the recipe's place, and file and line of its code.
     """
-    problems: list[str] = []
-    notes: list[str] = []
-    named = [(stage, *method) for stage in cfg.stages for method in of_stage(stage)]
-    for _, where, slot, method in named:
-        if slot == "environment":
-            problems += _world_problems(found[slot].get(method.name), where, method.arguments)
-    theirs = [(*one, found[one[2]].get(one[3].name)) for one in named if one[2] in _CALLS]
-    for stage, where, slot, method, entry in theirs:
-        if not entry.ours:
+    problems, notes = list(problems), list[str]()
+    for stage, where, slot, method in theirs:
+        if slot in _CALLS:
             bound = bind(found[slot], method)
             try:
                 for _ in range(2):  # the second sees what the first has remembered
                     _CALLS[slot](bound, _advantage_inputs(stage, bound.needs), _loss_inputs(stage, bound.needs))
             except Exception as error:  # noqa: BLE001 (code of a plug-in: all that it raises is told)
-                said = f"{where}: {slot} '{method.name}' on made-up groups: {type(error).__name__}: {error}{_place(entry, error)}"
+                place = _place(found[slot].get(method.name), error)
+                said = f"{where}: {slot} '{method.name}' on made-up groups: {type(error).__name__}: {error}{place}"
                 (problems if _certain(error, bound.needs) else notes).append(said)
     if problems:
         raise ConfigError(problems)
     return notes
-
-
-def _world_problems(entry: Entry[Any], where: str, arguments: Mapping[str, Any]) -> list[str]:
-    """What an environment finds wrong with its arguments where it begins, such as a folder that is not there."""
-    tasks = entry.extra.get("tasks")
-    try:
-        if callable(tasks):
-            tasks(**arguments)
-    except ConfigError as error:
-        return [f"{where}: {problem}" for problem in error.problems]
-    return []
 
 
 def _certain(error: Exception, needs: Sequence[str]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from vlmrl.errors import ConfigError
 from vlmrl.protocols import reward as registry
-from vlmrl.registry import Entry
+from vlmrl.registry import Entry, Registry
 
 
 def stays_here(entry: Entry[Any], isolate: bool | None) -> bool:
@@ -25,14 +25,14 @@ def stays_here(entry: Entry[Any], isolate: bool | None) -> bool:
     return why is not None
 
 
-def isolated(used: Iterable[tuple[str, str, Any]]) -> list[str]:
+def isolated(used: Iterable[tuple[str, str, Any]], rewards: Registry[Any] = registry) -> list[str]:
     """List where a recipe wants a worker for such a reward. `used`: place, slot and method of everything that the recipe names.
 
     Returns:
         A line for each, with its place and the reason why no worker can have it; empty where all can.
     """
     wanted = [(where, method.name) for where, slot, method in used if slot == "reward" and method.isolate]
-    known = [(where, registry.get(name)) for where, name in wanted if name in registry.names()]
+    known = [(where, rewards.get(name)) for where, name in wanted if name in rewards.names()]
     return [f"{where}.isolate: {why}" for where, entry in known if (why := _why_here(entry)) is not None]
 
 

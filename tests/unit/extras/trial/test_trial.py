@@ -15,7 +15,8 @@ from vlmrl import api
 from vlmrl.config.methods import SLOTS
 from vlmrl.config.section import Method
 from vlmrl.errors import ConfigError
-from vlmrl.extras.trial.step import _CALLS, try_methods
+from vlmrl.extras.trial.step import _CALLS
+from vlmrl.extras.trial.theirs import try_methods
 from vlmrl.methods import registries
 from vlmrl.registry import Registry
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
@@ -51,8 +52,10 @@ def recipe(tmp_path) -> Path:
 
 
 def double(monkeypatch, name: str, **attributes: Any) -> None:
-    """Put a recording module in the place of a heavy one: one that no `Catalogue` stands before, which would keep what it found."""
-    monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**attributes))
+    """Put recording functions in the place of a module's own."""
+    module = importlib.import_module(name)
+    for attribute, value in attributes.items():
+        monkeypatch.setattr(module, attribute, value)
 
 
 def test_the_package_runs_as_a_module():

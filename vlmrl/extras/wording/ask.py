@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vlmrl import fs
-from vlmrl.config.schema import Config, RolloutStage
+from vlmrl.config.schema import Config, RolloutStage, SourceSection
 from vlmrl.errors import DataError
 from vlmrl.evals.ask.asking import Asking
 from vlmrl.evals.ask.models import LocalModel, compute_dtype, fingerprint_of
@@ -25,11 +25,19 @@ OVERRIDES, PAGE = "best.json", "prompts.md"
 
 
 def ask_in_wordings(
-    cfg: Config, places: Places, wordings: Mapping[str, Wording], out: Path, *, limit: int | None, say: Callable[[str], None]
+    cfg: Config,
+    places: Places,
+    wordings: Mapping[str, Wording],
+    out: Path,
+    *,
+    rows: SourceSection | None = None,
+    limit: int | None,
+    say: Callable[[str], None],
 ) -> tuple[Choice, SuiteResult]:
     """Ask, choose, and write `best.json`, `prompts.md` and what an evaluation writes. Answers that are there are not asked again.
 
     Args:
+        rows: which are asked; by default those of the last stage, none of which it has trained on yet.
         limit: rows that are asked, those with the smallest hashes of their ids; None for all.
 
     Raises:
@@ -46,7 +54,7 @@ def ask_in_wordings(
         max_new_tokens=last.rollout.max_new_tokens if isinstance(last, RolloutStage) else cfg.eval.max_new_tokens,
         prompt=cfg.data.prompt,
     )
-    (task,) = rows_suite(cfg.eval.source or last.source, places.data, asking, plugins=cfg.plugins, say=say).tasks
+    (task,) = rows_suite(rows or last.source, places.data, asking, plugins=cfg.plugins, say=say).tasks
     suite = suite_of(wordings, task, limit=limit, plugins=tuple(cfg.plugins))
     bundle = load_processor(places.model, revision=m.revision, family=m.family, max_tiles=cfg.media.max_tiles)
     dtype = compute_dtype(m.device, m.dtype)

@@ -20,6 +20,9 @@ def prompts(
     wordings: Annotated[Path, typer.Argument(help="YAML file of wordings, as configs/prompts/click.yaml", show_default=False)],
     out: Annotated[Path, typer.Argument(help="Folder to write", show_default=False)],
     overrides: Overrides = None,
+    rows: Annotated[
+        str | None, typer.Option(help="File of held-out rows below data.root; by default the last stage's.", show_default=False)
+    ] = None,
     limit: Annotated[int, typer.Option(help="Rows that are asked, those with the smallest hashes of their ids.", min=1)] = 128,
 ) -> None:
     """Ask the recipe's model the same rows in several wordings before training, and say which is best. OUT/best.json has it as overrides.
@@ -38,7 +41,13 @@ def prompts(
 
     require_methods(loaded.config)
     quiet_transformers()
-    places = TOY["prepare"](loaded.config, Ui())
-    choice, _ = ask_in_wordings(loaded.config, places, read, out, limit=limit, say=typer.echo)
+    config, source = loaded.config, None
+    if rows is not None:
+        source = config.stages[-1].source.model_copy(update={"path": rows})
+        config = config.model_copy(
+            update={"eval": config.eval.model_copy(update={"source": source})}
+        )  # a generated world has the rows that are named
+    places = TOY["prepare"](config, Ui())
+    choice, _ = ask_in_wordings(config, places, read, out, rows=source, limit=limit, say=typer.echo)
     typer.echo((out / PAGE).read_text(encoding="utf-8"))
     typer.echo(f"best: {choice.best}; as overrides: {out / OVERRIDES}")

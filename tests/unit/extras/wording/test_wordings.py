@@ -72,7 +72,7 @@ def test_all_wordings_are_asked_the_same_rows(tmp_path: Path) -> None:
     model, data = tiny.make_files(tmp_path / "files", sft=1, train=6, test=1)
     wordings = read_wordings(written(tmp_path, "own: {}\ndirect: {prompt: null, answer_format: answer_only, max_new_tokens: 4}\n"))
     stage = "{name: rl, kind: grpo, source: {path: train.jsonl}, steps: 1, rollout: {max_new_tokens: 3}, rewards: [{name: temporal_iou}]}"
-    given = [f"stages=[{stage}]", "toy=null", f"model.path='{model}'", f"data.root='{data}'", "media.max_pixels=3136", "eval.source=null"]
+    given = [f"stages=[{stage}]", "toy=null", f"model.path='{model}'", f"data.root='{data}'", "media.max_pixels=3136"]
     config = load(RECIPES / "toy_grounding.yaml", [*given, "data.prompt='{{ question }} {{ instruction }}'"]).config
     out, said = tmp_path / "out", []
     choice, result = ask_in_wordings(config, Places(model=str(model), data=Path(data)), wordings, out, limit=4, say=said.append)

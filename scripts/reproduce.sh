@@ -195,7 +195,7 @@ words = {key.rpartition(".")[2]: yaml.safe_load(value) for key, _, value in pair
 if tests:
     tasks = [{"use": name, **words} for name in ("screenspot_v2_point", "screenspot_pro_point")]
     suite = Path(file).with_name(f"{kit}-suite.yaml").absolute()
-    suite.write_text(yaml.safe_dump({"id": "click", "version": 1, "tasks": tasks}, sort_keys=False), encoding="utf-8")
+    suite.write_text(yaml.safe_dump({"id": f"{kit}_worded", "version": 1, "tasks": tasks}, sort_keys=False), encoding="utf-8")
     given += [f"eval.suite={json.dumps(str(suite))}", f"eval.data_root={json.dumps(tests)}"]
 for arm in study["arms"].values():
     for stage in arm.get("stages", []) if isinstance(arm, dict) else []:

@@ -16,7 +16,7 @@
 #       click has four arms in place of one recipe (configs/studies/click.yaml); it trains the first seed of each, and compares them
 #
 #   --check       make the rows and check them, and stop; no weights are loaded
-#   --no-prompts  train without asking the base model first
+#   --no-prompts  train without asking the base model first; not for click
 #
 # key=value are overrides of the recipe, for example run.name=mine stages.rl.steps=200. The same command resumes.
 set -euo pipefail
@@ -59,6 +59,7 @@ case "$name" in
 esac
 case "$gpus" in "" | *[!0-9]* | 0) die "--gpus: expected a number from 1, got '$gpus'" ;; esac
 if [ "$name" = click ]; then
+  [ -n "$ask" ] || die "--no-prompts: click trains its arms in the wording that is found so"
   [ "$gpus" = 1 ] || die "--gpus: click is for one GPU; see docs/study.md for the runs of a study on several"
   for one in ${overrides[@]+"${overrides[@]}"}; do
     case "$one" in
@@ -177,11 +178,10 @@ wordings=papers asked="runs/$kit-prompts" held=()
 [ -z "$ask" ] || "$python" -m vlmrl tools prompts "$recipe" "$ROOT/configs/prompts/$wordings.yaml" "$asked" "${arguments[@]:1}" ${held[@]+"${held[@]}"}
 
 study() { # study: the arms of click, in the wording that the model answers best; the first seed of each
-  local file="runs/$kit-study.yaml" out="runs/$kit" best="" place="" line pair words
-  [ -z "$ask" ] || best="$asked/best.json"
+  local file="runs/$kit-study.yaml" out="runs/$kit" place="" line pair words
   [ -z "$tests" ] || place="$(cd "$tests" && pwd)"
   mkdir -p runs
-  "$python" - "$ROOT" "$kit" "$recipe" "$file" "$best" "$place" "${arguments[@]:1}" <<'END'
+  "$python" - "$ROOT" "$kit" "$recipe" "$file" "$asked/best.json" "$place" "${arguments[@]:1}" <<'END'
 import json, sys
 from pathlib import Path
 
@@ -189,7 +189,7 @@ import yaml
 
 root, kit, recipe, file, best, tests, *given = sys.argv[1:]
 study = yaml.safe_load((Path(root) / f"configs/studies/{kit}.yaml").read_text(encoding="utf-8"))
-chosen = json.loads(Path(best).read_text(encoding="utf-8")) if best else []
+chosen = json.loads(Path(best).read_text(encoding="utf-8"))
 pairs = (one.partition("=") for one in chosen)
 words = {key.rpartition(".")[2]: yaml.safe_load(value) for key, _, value in pairs}
 if tests:

@@ -437,6 +437,7 @@ def test_reproduce_click_asks_first_and_compares_four_arms(checkout, tmp_path):
         (["ton", "--stand-in", "--data", "d"], "leave out --data"),
         (["ton", "--stand-in", "--gpus", "none"], "--gpus: expected a number"),
         (["click", "--download", "d"], "give their rows with --eval-data DIR (docs/reproduce/click.md)"),
+        (["click", "--stand-in", "--no-prompts"], "click trains its arms in the wording that is found so"),
         (["click", "--stand-in", "--gpus", "2"], "click is for one GPU"),
         (["click", "--stand-in", "run.name=mine"], "the study names the runs of click"),
         (["click", "--stand-in", "media.max_pixels=1003520"], "were made for the recipe's"),

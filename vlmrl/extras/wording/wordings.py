@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field, ValidationError
-
 from vlmrl.config import tree
 from vlmrl.config.names import task_problem
 from vlmrl.config.schema import Config, PositiveInt, RolloutStage, Section
@@ -23,15 +21,18 @@ from vlmrl.evals.ask.suite import Suite
 from vlmrl.evals.ask.tasks import AnswerFormat, Task
 from vlmrl.evals.score.extraction import Extraction
 from vlmrl.evals.score.summary import Interval
+from vlmrl.registry import nearest
 
 
 class Wording(Section):
     """One way to ask; what it does not say is the recipe's."""
 
-    prompt: str | None = Field(default=None, description="As data.prompt; null: the question and our sentence")
+    prompt: str | None = None
+    """As `data.prompt`; null: the question and our sentence."""
     answer_format: AnswerFormat | None = None
     max_new_tokens: PositiveInt | None = None
-    extraction: Extraction = Field(default="strict", description="How answers are read; all but strict is asked, never trained")
+    extraction: Extraction = "strict"
+    """How answers are read; all but `strict` is asked, never trained."""
 
     @property
     def trainable(self) -> bool:
@@ -82,10 +83,17 @@ def read_wordings(path: Path) -> dict[str, Wording]:
         raise ConfigError(f"{path}: expected a mapping from two or more names to wordings")
     out: dict[str, Wording] = {}
     for name, value in found.items():
+        known = list(Wording.model_fields)
+        if not isinstance(value, dict):
+            problems.append(f"{path}: {name}: expected a mapping of {', '.join(known)}")
+            continue
+        if wrong := [str(key) for key in value if key not in known]:
+            problems.append(f"{path}: {name}: unknown key '{wrong[0]}'{nearest(wrong[0], known)} (known: {', '.join(known)})")
+            continue
         try:
             out[str(name)] = Wording.model_validate(value)
-        except ValidationError as error:
-            problems += [f"{path}: {name}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        except ValueError as error:  # pydantic's ValidationError; its first line is a count
+            problems.append(f"{path}: {name}: {' '.join(' '.join(str(error).splitlines()[1:3]).split())}")
             continue
         prompt = out[str(name)].prompt
         for problem in (task_problem(str(name)), None if prompt is None else prompt_problem(prompt)):

@@ -36,9 +36,11 @@ def test_ours_are_three_each(name: str) -> None:
     [
         ("own: {}\n", "two or more names"),
         ("- own\n- other\n", "expected a mapping"),
-        ("a: {}\nb: {promt: x}\n", "b: promt: "),
+        ("a: {}\nb: {promt: x}\n", "b: unknown key 'promt'; did you mean 'prompt'"),
         ("a: {}\nb: {prompt: 'Answer!'}\n", "b: the template has no {{ question }}"),
         ("a: {extraction: whole}\nb: {extraction: lenient}\n", "no wording could be trained with"),
+        ("a: {}\nb: {answer_format: thinking}\n", "b: answer_format Input should be 'think', 'answer_only'"),
+        ("a: {}\nb: words\n", "b: expected a mapping of prompt, "),
         ("a b: {}\nb: {}\n", "a b: "),
     ],
 )

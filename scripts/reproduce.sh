@@ -2,8 +2,9 @@
 # Train a method as its paper does, and evaluate it. docs/reproduce/NAME.md says what to download and how to prepare it.
 #
 #   bash scripts/reproduce.sh NAME --download DIR [--data DIR] [--allow-partial] [--eval-data DIR] [--gpus N] [key=value ...]
-#       make the rows from the official download in DIR, into --data (runs/NAME-rows) where they are not there yet; check them, train
-#       configs/recipes/NAME.yaml, evaluate on the paper's sets where their rows are given, and set the figures beside the printed ones
+#       make the rows from the official download in DIR, into --data (runs/NAME-rows) where they are not there yet; check them, ask the model
+#       in three wordings before it is trained (runs/NAME-prompts; docs/reproduce/prompts.md), train configs/recipes/NAME.yaml, evaluate on
+#       the paper's sets where their rows are given, and set the figures beside the printed ones
 #
 #   bash scripts/reproduce.sh NAME --data DIR [--eval-data DIR] [--gpus N] [key=value ...]
 #       the same with rows that are there
@@ -11,13 +12,17 @@
 #   bash scripts/reproduce.sh NAME --stand-in [key=value ...]
 #       the same method on a generated world with a tiny model, on a CPU, in minutes
 #
-#   NAME: g2rpo, fgrpo, ton, tempsamp, curriculum_gui
+#   NAME: g2rpo, fgrpo, ton, tempsamp, curriculum_gui, click
+#       click has four arms in place of one recipe (configs/studies/click.yaml); it trains the first seed of each, and compares them
+#
+#   --check       make the rows and check them, and stop; no weights are loaded
+#   --no-prompts  train without asking the base model first; not for click
 #
 # key=value are overrides of the recipe, for example run.name=mine stages.rl.steps=200. The same command resumes.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-name="" data="" download="" tests="" gpus=1 stand_in="" partial=() overrides=()
+name="" data="" download="" tests="" gpus=1 stand_in="" check="" ask=yes partial=() overrides=()
 while [ $# -gt 0 ]; do
   case "$1" in
     -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
@@ -31,6 +36,8 @@ while [ $# -gt 0 ]; do
       esac
       shift 2 ;;
     --stand-in) stand_in=yes; shift ;;
+    --check) check=yes; shift ;;
+    --no-prompts) ask=""; shift ;;
     --allow-partial) partial=(--allow-partial); shift ;;
     --*) die "unknown option '$1'; see --help" ;;
     *=*) overrides+=("$1"); shift ;;
@@ -46,16 +53,29 @@ case "$name" in
   ton) toy=toy_ton suite=ton files="train.jsonl sft.jsonl" media="sft=media rl=media" ;;
   tempsamp) toy=toy_grounding suite=tempsamp files="train.jsonl" media="answer: think:" ;;
   curriculum_gui) toy=toy_curriculum_gui suite=curriculum_gui files="train.jsonl" media="rl=media" ;;
-  "") die "which method? g2rpo, fgrpo, ton, tempsamp or curriculum_gui; see --help" ;;
-  *) die "no kit for '$name'; there are g2rpo, fgrpo, ton, tempsamp and curriculum_gui" ;;
+  click) toy=toy_click suite=click files="train.jsonl held_out.jsonl" media="" ;;
+  "") die "which method? g2rpo, fgrpo, ton, tempsamp, curriculum_gui or click; see --help" ;;
+  *) die "no kit for '$name'; there are g2rpo, fgrpo, ton, tempsamp, curriculum_gui and click" ;;
 esac
 case "$gpus" in "" | *[!0-9]* | 0) die "--gpus: expected a number from 1, got '$gpus'" ;; esac
+if [ "$name" = click ]; then
+  [ -n "$ask" ] || die "--no-prompts: click trains its arms in the wording that is found so"
+  [ "$gpus" = 1 ] || die "--gpus: click is for one GPU; see docs/study.md for the runs of a study on several"
+  for one in ${overrides[@]+"${overrides[@]}"}; do
+    case "$one" in
+      run.name=* | run.root=*) die "'$one': the study names the runs of click (runs/click)" ;;
+      media.*pixels=*) die "'$one': rows and test sets of click are in pixels of what is seen, and were made for the recipe's" ;;
+    esac
+  done
+fi
 
 settings=() make=()
 if [ -n "$stand_in" ]; then
   [ -z "$data$download$tests" ] || die "--stand-in makes rows of its own; leave out --data, --download and --eval-data"
   recipe="$ROOT/configs/recipes/$toy.yaml"
 else
+  [ "$name" != click ] || [ -n "$tests$check" ] ||
+    die "click compares its arms on test sets; give their rows with --eval-data DIR (docs/reproduce/click.md)"
   [ -n "$data$download" ] || die "give the official download with --download DIR (docs/reproduce/$name.md), its rows with --data DIR, or --stand-in"
   [ -z "$download" ] || [ -d "$download" ] || die "--download: no folder '$download'"
   [ -n "$data" ] || data="runs/$name-rows"
@@ -79,8 +99,8 @@ fi
 bash "$ROOT/scripts/setup.sh"
 python="$(environment_python)"
 
-rows() { # rows "dataset" "folder of the download" "split" "file that the rows become"
-  "$python" "$ROOT/data/$1/prepare.py" "$2" "$data/made" --split "$3" ${partial[@]+"${partial[@]}"}
+rows() { # rows "dataset" "folder of the download" "split" "file that the rows become" [options]
+  "$python" "$ROOT/data/$1/prepare.py" "$2" "$data/made" --split "$3" ${partial[@]+"${partial[@]}"} "${@:5}"
   if [ -d "$data/made/media" ]; then
     if [ ! -e "$data/media" ]; then
       mv "$data/made/media" "$data/media"
@@ -106,6 +126,22 @@ for name in sorted({json.loads(line)["image"] for line in rows.open(encoding="ut
             shutil.copy(there / name, here / name)
 END
 }
+# hold_out "rows" "how many" "file for them" "how many others" "file for those": in the order of their pictures' hashes, each on one side
+hold_out() {
+  "$python" - "$@" "$data/media" <<'END'
+import hashlib, json, sys
+from pathlib import Path
+
+rows, held, held_file, most, file, media = sys.argv[1:]
+lines = Path(rows).read_text(encoding="utf-8").splitlines(keepends=True)
+hashed = sorted((hashlib.sha256((Path(media) / json.loads(line)["image"]).read_bytes()).hexdigest(), line) for line in lines)
+border = min(int(held), len(hashed) // 5)
+while 0 < border < len(hashed) and hashed[border][0] == hashed[border - 1][0]:
+    border += 1
+for target, part in ((held_file, hashed[:border]), (file, hashed[border : border + int(most)])):
+    Path(target).write_text("".join(line for _, line in part), encoding="utf-8")
+END
+}
 make_rows() { # make_rows "file": one of those that the kit trains on
   case "$name/$1" in
     g2rpo/train.jsonl) rows onethinker "$download" rl train.jsonl ;;
@@ -119,6 +155,9 @@ make_rows() { # make_rows "file": one of those that the kit trains on
     fgrpo/sft.jsonl) rows vgr "$download/vgr" longcot sft.jsonl ;;
     tempsamp/train.jsonl) rows charades_sta "$download" train train.jsonl ;;
     curriculum_gui/train.jsonl) rows android_control "$download" train train.jsonl ;;
+    click/*) # the clicks with a box, in pixels of what the model sees; 128 rows are held out, and 2,000 of the others train
+      rows gui_r1 "$download" train whole.jsonl --form point-4014080
+      hold_out "$data/whole.jsonl" 128 "$data/held_out.jsonl" 2000 "$data/train.jsonl" ;;
     ton/train.jsonl) # the paper takes 1,000 rows; which ones is not known
       rows clevr_cogen "$download" train whole.jsonl
       head -n 1000 "$data/whole.jsonl" >"$data/train.jsonl" ;;
@@ -127,9 +166,60 @@ make_rows() { # make_rows "file": one of those that the kit trains on
         ${overrides[@]+"${overrides[@]}"} --check ;;
   esac
 }
-for file in ${make[@]+"${make[@]}"}; do make_rows "$file"; done
+for file in ${make[@]+"${make[@]}"}; do [ -f "$data/$file" ] || make_rows "$file"; done
 arguments=("$recipe" ${settings[@]+"${settings[@]}"} ${overrides[@]+"${overrides[@]}"})
-[ -n "$stand_in" ] || "$python" -m vlmrl check "${arguments[@]}"
+[ -n "$stand_in" ] && [ -z "$check" ] || "$python" -m vlmrl check "${arguments[@]}"
+[ -z "$check" ] || exit 0
+
+# The model before training, in three wordings. What it gains by words alone is no gain of training (docs/reproduce/prompts.md).
+kit="${stand_in:+toy_}$name"
+wordings=papers asked="runs/$kit-prompts" held=()
+[ "$name" != click ] || { wordings="$kit"; held=(--rows "$([ -n "$stand_in" ] && echo validation.jsonl || echo held_out.jsonl)"); }
+[ -z "$ask" ] || "$python" -m vlmrl tools prompts "$recipe" "$ROOT/configs/prompts/$wordings.yaml" "$asked" "${arguments[@]:1}" ${held[@]+"${held[@]}"}
+
+study() { # study: the arms of click, in the wording that the model answers best; the first seed of each
+  local file="runs/$kit-study.yaml" out="runs/$kit" place="" line pair words
+  [ -z "$tests" ] || place="$(cd "$tests" && pwd)"
+  mkdir -p runs
+  "$python" - "$ROOT" "$kit" "$recipe" "$file" "$asked/best.json" "$place" "${arguments[@]:1}" <<'END'
+import json, sys
+from pathlib import Path
+
+import yaml
+
+root, kit, recipe, file, best, tests, *given = sys.argv[1:]
+study = yaml.safe_load((Path(root) / f"configs/studies/{kit}.yaml").read_text(encoding="utf-8"))
+chosen = json.loads(Path(best).read_text(encoding="utf-8"))
+pairs = (one.partition("=") for one in chosen)
+words = {key.rpartition(".")[2]: yaml.safe_load(value) for key, _, value in pairs}
+if tests:
+    tasks = [{"use": name, **words} for name in ("screenspot_v2_point", "screenspot_pro_point")]
+    suite = Path(file).with_name(f"{kit}-suite.yaml").absolute()
+    suite.write_text(yaml.safe_dump({"id": f"{kit}_worded", "version": 1, "tasks": tasks}, sort_keys=False), encoding="utf-8")
+    given += [f"eval.suite={json.dumps(str(suite))}", f"eval.data_root={json.dumps(tests)}"]
+for arm in study["arms"].values():
+    for stage in arm.get("stages", []) if isinstance(arm, dict) else []:
+        stage["answer_format"] = words.get("answer_format", stage["answer_format"])
+shared = [f"{key}={json.dumps(value)}" for key, value in study.get("set", {}).items()]
+study |= {"name": kit, "recipe": str(Path(recipe).absolute()), "set": [*shared, *given, *chosen]}
+Path(file).write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
+END
+  "$python" -m vlmrl study "$file" --out "$out" --plan
+  while IFS= read -r line; do
+    eval "words=($line)" # as the command quotes them
+    case "$line" in *" tools toy prepare "* | *run.name=*-s0\ *) "$python" -m vlmrl "${words[@]:1}" </dev/null ;; esac
+  done < <("$python" -m vlmrl study "$file" --out "$out" --list 2>/dev/null)
+  for pair in base:sft base:grpo sft:grpo grpo:guard; do
+    words=()
+    for line in "${pair%%:*}" "${pair#*:}"; do words+=("$out/runs/$line-s0${tests:+/eval/suite/rl}"); done
+    "$python" -m vlmrl compare "${words[@]}" --out "$out/compared/${pair/:/-}" || [ $? = 1 ] # 1: one of them is worse, which is a result
+  done
+  echo "one seed of each arm is compared in $out/compared; over seeds: vlmrl study $file --out $out"
+}
+if [ "$name" = click ]; then
+  study
+  exit 0
+fi
 if [ "$gpus" = 1 ]; then
   "$python" -m vlmrl train "${arguments[@]}"
 else

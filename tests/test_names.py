@@ -23,6 +23,7 @@ WORDS = {
     "grpo": "the kind of a stage, and its file",
     "none": "nothing",
     "choice": "the chosen value of an argument",
+    "click": "a kind of generated world (`toy.world.kind`)",
     "count": "a number of things",
     "number": "a number of things",
     "length": "of a list or an answer",

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import DataError, RowError
-from vlmrl.extras.importers.prepare.gui_rows import field, target_row, usable
+from vlmrl.extras.importers.prepare.gui_rows import FORMS, element_row, field, usable
 from vlmrl.extras.importers.prepare.prepare import Dataset, Row, Skipped, in_frame, main, official, read_json
 
 NAME = "screenspot_pro"
 TYPES = ("text", "icon")
 
 
-def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
+def rows(root: Path, split: str, form: str = "action") -> Iterator[Row | Skipped]:
     """One row per element, with the English instruction; `test` is the only split.
 
     Raises:
@@ -32,10 +32,10 @@ def rows(root: Path, split: str) -> Iterator[Row | Skipped]:
     for path in paths:
         for number, item in enumerate(read_json(path)):
             place = f"annotations/{path.name}, element {number}"
-            yield usable(f"{NAME}-{field(item, 'id', place)}", partial(element, item, place, split))
+            yield usable(f"{NAME}-{field(item, 'id', place)}", partial(element, item, place, split, form))
 
 
-def element(item: Any, place: str, split: str) -> Row:
+def element(item: Any, place: str, split: str, form: str = "action") -> Row:
     if field(item, "ui_type", place) not in TYPES:
         raise RowError("bad_value", f"{place}: 'ui_type' is {item['ui_type']!r}; known: {', '.join(TYPES)}")
     size = field(item, "img_size", place)
@@ -45,7 +45,8 @@ def element(item: Any, place: str, split: str) -> Row:
     box = in_frame(field(item, "bbox", place), (width, height), "norm1000")
     if box is None:
         raise RowError("bad_value", f"{place}: box {item['bbox']} has no area on a screen of {width} x {height}")
-    return target_row(
+    return element_row(
+        form,
         id=f"{NAME}-{field(item, 'id', place)}",
         task=NAME,
         image=f"images/{field(item, 'img_filename', place)}",
@@ -63,7 +64,7 @@ def element(item: Any, place: str, split: str) -> Row:
     )
 
 
-DATASET = Dataset(folder=Path(__file__).resolve().parent, rows=rows, splits=("test",))
+DATASET = Dataset(folder=Path(__file__).resolve().parent, rows=rows, splits=("test",), options={"form": FORMS})
 
 if __name__ == "__main__":
     main(DATASET)

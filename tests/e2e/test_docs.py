@@ -2,7 +2,8 @@
 
 A block says how it is checked behind its language: `yaml recipe`, `yaml fragment=stages.rl` (merged into a minimal recipe there,
 with `plugin=MODULE` if it needs one, and `needs=PACKAGE` or `needs=browser` where it is skipped without), `yaml suite`, `yaml study`,
-`python quote=FILE` and `html quote=FILE` (its lines stand in that file), `python imports` (they are there; with `needs=PACKAGE` likewise),
+`yaml wordings`, `python quote=FILE` and `html quote=FILE` (its lines stand in that file),
+`python imports` (they are there; with `needs=PACKAGE` likewise),
 `python run`. A block that no rule knows fails.
 """
 
@@ -23,6 +24,7 @@ import yaml
 
 from tests.e2e.test_errands import errands
 from tests.support.documents import DEEPER, GENERATED, PAGES, ROOT, Block, blocks, check_recipe, commands, merged, parse_vlmrl
+from tests.support.samples import load_dataset
 from vlmrl.config.load import load
 from vlmrl.data.row import parse_row
 from vlmrl.errors import ConfigError
@@ -30,6 +32,7 @@ from vlmrl.evals.ask.suite import DEFINITIONS, load_suite, suite_path
 from vlmrl.extras.agents.browser.process import find_browser
 from vlmrl.extras.study.plan import Plan
 from vlmrl.extras.study.read import read_study
+from vlmrl.extras.wording.wordings import read_wordings
 from vlmrl.paths import find
 
 ALLOWED = {
@@ -89,13 +92,16 @@ def yaml_block(block: Block, folder: Path) -> None:
     elif kind == "study":
         (folder / "study.yaml").write_text(block.text, encoding="utf-8")
         Plan(read_study(folder / "study.yaml"), folder).recipes()
+    elif kind == "wordings":
+        (folder / "wordings.yaml").write_text(block.text, encoding="utf-8")
+        read_wordings(folder / "wordings.yaml")
     elif kind == "protocol":
         (folder / "theirs.yaml").write_text(block.text, encoding="utf-8")
         tasks = ", ".join(yaml.safe_load(block.text)["tasks"])
         (folder / "suite.yaml").write_text(f"id: s\nversion: 1\nprotocol: theirs\ntasks: [{tasks}]\n", encoding="utf-8")
         load_suite(folder / "suite.yaml")
     else:
-        raise AssertionError(f"{block}: say behind 'yaml' how it is checked: recipe, fragment=PATH, suite, study or protocol")
+        raise AssertionError(f"{block}: say behind 'yaml' how it is checked: recipe, fragment=PATH, suite, study, wordings or protocol")
 
 
 def quoted(block: Block, file: str) -> None:
@@ -168,7 +174,8 @@ def command(block: Block, words: list[str]) -> None:
         vlmrl(block, rest)
     elif program == "python":
         assert (ROOT / rest[0]).is_file(), f"{block}: {rest[0]}"
-        assert set(re.findall(r"--[a-z-]+", " ".join(rest))) <= set(re.findall(r"--[a-z-]+", PREPARE)), f"{block}: {rest}"
+        known = {*re.findall(r"--[a-z-]+", PREPARE), *(f"--{name}" for name in load_dataset((ROOT / rest[0]).parent).options)}
+        assert set(re.findall(r"--[a-z-]+", " ".join(rest))) <= known, f"{block}: {rest}"
     elif program == "bash":
         script = (ROOT / rest[0]).read_text(encoding="utf-8")
         for option in [word for word in rest[1:] if word.startswith("--")]:

@@ -286,6 +286,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/python.md", "*"): "prose; tests/unit/extras/python",
     ("docs/reading_the_curves.md", "Alarms"): alarms,
     ("docs/reading_the_curves.md", "*"): keys_of_the_log,
+    ("docs/reproduce/click.md", "*"): "prose; tests/unit/extras/study/test_study_read.py, tests/e2e/test_reproduce.py",
     ("docs/reproduce/differences.md", "*"): "prose; tests/unit/evals/test_evals_protocol.py, tests/unit/run/test_flagship_recipes.py",
     ("docs/reproduce/tempsamp.md", "*"): "prose; tests/unit/evals/test_evals_protocol.py, tests/unit/run/test_flagship_recipes.py",
     ("docs/resume.md", "*"): "tests/faults",

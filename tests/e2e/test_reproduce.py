@@ -21,7 +21,7 @@ import vlmrl.answers  # noqa: F401 (registers them)
 from tests.e2e.test_real_job import checkout
 from tests.support import tiny
 from tests.support.judge_server import JudgeServer, score
-from tests.support.samples import load_dataset, unpack
+from tests.support.samples import load_dataset, parquet_bytes, unpack
 from tests.support.standins import fill
 from vlmrl.extras.importers.prepare.prepare import Skipped, prepare
 from vlmrl.run.tracking import read_metrics
@@ -109,8 +109,10 @@ def overrides(name: str, model: Path, judge: JudgeServer) -> list[str]:
 
 
 def reproduce(where: Path, name: str, *arguments: str) -> str:
-    script = checkout(where / "checkout") / "scripts" / "reproduce.sh"
-    shutil.copytree(ROOT / "data", where / "checkout" / "data")
+    """Run the kit in a folder, in a copy of the scripts that is made there, unless one is."""
+    copy = where / "checkout"
+    script = (copy if copy.is_dir() else checkout(copy)) / "scripts" / "reproduce.sh"
+    shutil.copytree(ROOT / "data", copy / "data", dirs_exist_ok=True)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "VLMRL_PYTHON": sys.executable, "COLUMNS": "200"}
     command = [str(BASH), str(script), name, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, check=False, cwd=where)
@@ -168,3 +170,57 @@ def test_the_papers_sets_are_asked_and_stand_beside_the_printed_figures(tmp_path
         ("super_clevr", "TON-3B", 62.79),
     }
     assert table["without"] == ["geoqa"]
+
+
+PAIRS = {"base-sft", "base-grpo", "sft-grpo", "grpo-guard"}
+"""What the kit `click` compares."""
+
+
+def test_click_from_the_download_to_four_arms_that_are_compared(tmp_path: Path, model: Path) -> None:
+    """Clicks in the columns of the official file, and the samples of its two test sets."""
+    root, data, tests = tmp_path / "official", tmp_path / "rows", tmp_path / "tests"
+    same = {"gt_action": "click", "gt_bbox": [0.25, 0.5, 0.75, 0.625], "gt_input_text": "no input text", "history": "None"}
+    shown = [{"image": {"bytes": f"standin:{i}.png"}, "instruction": f"open the map {i}", "id": str(i)} for i in range(12)]
+    root.mkdir()
+    (root / "train.parquet").write_bytes(parquet_bytes([one | same | {"task_type": "low"} for one in shown]))
+    for name in ("screenspot_v2", "screenspot_pro"):
+        definition = yaml.safe_load((ROOT / "evals/tasks" / f"{name}_point.yaml").read_text(encoding="utf-8"))
+        options = definition["prepare"]["options"]
+        download(name, tests / name, "test", **options)
+        out = tests / Path(definition["source"]).parent
+        prepare(load_dataset(ROOT / "data" / name), tests / name, out, "test", allow_partial=True, **options)
+    file = checkout(tmp_path / "checkout") / "configs/studies/click.yaml"
+    study = yaml.safe_load(file.read_text(encoding="utf-8"))
+    study["arms"]["sft"]["stages"][0] |= {"steps": 2, "batch": 2}
+    file.write_text(yaml.safe_dump(study), encoding="utf-8")
+    given = [
+        *("--download", str(root), "--data", str(data), "--allow-partial", f"model.path='{model}'", "model.lora=null", "run.trackers=[]"),
+        *("stages.rl.steps=2", *(f"stages.rl.rollout.{key}={value}" for key, value in SMALL.items()), "eval.max_new_tokens=16"),
+    ]
+    reproduce(tmp_path, "click", *given, "--check")
+    assert not (tmp_path / "runs").exists()
+    rows = {name: [json.loads(line) for line in (data / name).read_text().splitlines()] for name in ("train.jsonl", "held_out.jsonl")}
+    assert {name: len(of) for name, of in rows.items()} == {"train.jsonl": 10, "held_out.jsonl": 2}
+    assert {row["id"] for row in rows["train.jsonl"]}.isdisjoint(row["id"] for row in rows["held_out.jsonl"])
+    said = reproduce(tmp_path, "click", *given, "--eval-data", str(tests))
+    assert all(f"| {name} | 2 |" in said for name in ("point", "action", "think"))
+    chosen = json.loads((tmp_path / "runs/click-prompts/best.json").read_text())
+    suite = yaml.safe_load((tmp_path / "runs/click-suite.yaml").read_text())
+    assert {f"data.prompt={json.dumps(task['prompt'], ensure_ascii=False)}" for task in suite["tasks"]} == {chosen[0]}
+    for arm in ("base", "sft", "grpo", "guard"):
+        run = tmp_path / "runs/click/runs" / f"{arm}-s0"
+        assert (run / "FINISHED").is_file()
+        assert (run / "eval/suite/rl/screenspot_pro_point.jsonl").is_file()
+        assert yaml.safe_load((run / "config.yaml").read_text())["data"]["prompt"] == suite["tasks"][0]["prompt"]
+    assert {path.name for path in (tmp_path / "runs/click/compared").iterdir()} == PAIRS
+    compared = json.loads((tmp_path / "runs/click/compared/sft-grpo/comparison.json").read_text())
+    assert {one["task"] for one in compared["tasks"]} == {"screenspot_v2_point", "screenspot_pro_point"}
+
+
+def test_click_on_a_stand_in(tmp_path: Path) -> None:
+    """As somebody starts it, with fewer rows and steps."""
+    world = [f"toy.world.{split}={count}" for split, count in (("pretrain", 32), ("train", 16), ("validation", 12), ("test", 24))]
+    less = ["toy.base.steps=6", "toy.base.batch=8", "stages.rl.steps=2", "stages.rl.rollout.prompts_per_step=2"]
+    said = reproduce(tmp_path, "click", "--stand-in", f"toy.cache={tmp_path / 'cache'}", *world, *less)
+    assert "| own | 12 |" in said
+    assert {path.name for path in (tmp_path / "runs/toy_click/compared").iterdir()} == PAIRS

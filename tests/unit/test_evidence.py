@@ -76,5 +76,5 @@ def test_claims_have_the_verdict_that_was_measured() -> None:
 
 
 def test_kits_are_those_of_the_script(counted: dict[str, dict[str, dict[str, Any]]]) -> None:
-    assert evidence.kits() == {"g2rpo", "fgrpo", "ton", "tempsamp", "curriculum_gui"}
+    assert evidence.kits() == {"g2rpo", "fgrpo", "ton", "tempsamp", "curriculum_gui", "click"}
     assert counted["sampler"]["curriculum_gui"]["kits"] == ["curriculum_gui"]

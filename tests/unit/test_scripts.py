@@ -353,6 +353,8 @@ def rows_for(name: str, folder: Path) -> Path:
     folder.mkdir()
     for stage in recipe["stages"]:
         (folder / stage["source"]["path"]).touch()
+    if "source" in recipe.get("eval", {}):
+        (folder / recipe["eval"]["source"]["path"]).touch()
     return folder
 
 
@@ -364,25 +366,64 @@ def test_reproduce_checks_trains_and_evaluates(name, checkout, tmp_path):
     done = bash(checkout / "scripts" / "reproduce.sh", name, "--data", str(data), "--eval-data", str(tests), "run.seed=3", **environment)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    starts = [lines[i + 2] for i, line in enumerate(lines) if line == "-m"]
-    assert starts == ["check", "train", "eval", "compare"]
+    assert started(lines) == ["check", "tools", "train", "eval", "compare"]
     within = {"fgrpo": ["rl"], "curriculum_gui": ["rl"], "ton": ["sft", "rl"]}.get(name, [])
     inside = [f"stages.{stage}.source.media_root=media" for stage in within]
     root = f"data.root='{str(data).replace(chr(39), chr(39) * 2)}'"
     given = [f"{checkout}/configs/recipes/{name}.yaml", root, *inside, "run.seed=3"]
     assert lines[3 : 3 + len(given)] == given
-    assert lines[6 + len(given) : 6 + 2 * len(given)] == given
+    asked = ["prompts", given[0], f"{checkout}/configs/prompts/papers.yaml", f"runs/{name}-prompts", *given[1:]]
+    assert lines[lines.index("tools") + 1 :][: len(asked)] == asked
+    assert lines[lines.index("train") + 1 :][: len(given)] == given
     assert lines[lines.index("eval") + 1] == f"runs/{name}/final"
     suite = lines[lines.index("--suite") + 1]
     assert lines[lines.index("compare") + 1 :] == [f"runs/{name}/suites/final-{suite}", "--published", "--out", f"runs/{name}/published"]
     assert (ROOT / "evals" / "suites" / f"{lines[lines.index('--suite') + 1]}.yaml").is_file()
 
 
+def started(lines: list[str]) -> list[str]:
+    """The commands of vlmrl that the interpreter printed."""
+    return [lines[i + 2] for i, line in enumerate(lines) if line == "-m"]
+
+
 @pytest.mark.parametrize(("name", "toy"), KITS.items())
 def test_reproduce_on_a_stand_in(name, toy, checkout):
-    done = bash(checkout / "scripts" / "reproduce.sh", name, "--stand-in", "stages.rl.steps=2", VLMRL_PYTHON=str(checkout / "python"))
-    assert done.stdout.split() == ["-m", "vlmrl", "train", f"{checkout}/configs/recipes/{toy}.yaml", "stages.rl.steps=2"]
+    recipe = f"{checkout}/configs/recipes/{toy}.yaml"
+    asked = ["-m", "vlmrl", "tools", "prompts", recipe, f"{checkout}/configs/prompts/papers.yaml", f"runs/toy_{name}-prompts"]
+    for options, before in (([], [*asked, "stages.rl.steps=2"]), (["--no-prompts"], [])):
+        arguments = (name, "--stand-in", *options, "stages.rl.steps=2")
+        done = bash(checkout / "scripts" / "reproduce.sh", *arguments, VLMRL_PYTHON=str(checkout / "python"))
+        assert done.stdout.split() == [*before, "-m", "vlmrl", "train", recipe, "stages.rl.steps=2"]
     assert (ROOT / "configs" / "recipes" / f"{toy}.yaml").is_file()
+    assert (ROOT / "configs" / "prompts" / "papers.yaml").is_file()
+
+
+@pytest.mark.parametrize("name", [*KITS, "click"])
+def test_reproduce_checks_rows_and_stops(name, checkout, tmp_path):
+    data = rows_for(name, tmp_path / "data")
+    done = bash(checkout / "scripts" / "reproduce.sh", name, "--data", str(data), "--check", VLMRL_PYTHON=str(checkout / "python"))
+    assert done.returncode == 0, done.stderr
+    assert started(done.stdout.splitlines()) == ["check"]
+
+
+def test_reproduce_click_asks_first_and_compares_four_arms(checkout, tmp_path):
+    """What the interpreter would write between these commands is tested in tests/e2e/test_reproduce.py."""
+    data, tests = rows_for("click", tmp_path / "data"), tmp_path / "tests"
+    tests.mkdir()
+    arguments = ("click", "--data", str(data), "--eval-data", str(tests))
+    done = bash(checkout / "scripts" / "reproduce.sh", *arguments, VLMRL_PYTHON=str(checkout / "python"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert started(lines) == ["check", "tools", "study", *["compare"] * 4]
+    assert lines[lines.index("prompts") + 2] == f"{checkout}/configs/prompts/click.yaml"
+    at = [i for i, line in enumerate(lines) if line == "compare"]
+    assert [[Path(run).parts[3] for run in lines[i + 1 : i + 3]] for i in at] == [
+        ["base-s0", "sft-s0"],
+        ["base-s0", "grpo-s0"],
+        ["sft-s0", "grpo-s0"],
+        ["grpo-s0", "guard-s0"],
+    ]
+    assert lines[at[0] + 1] == "runs/click/runs/base-s0/eval/suite/rl"
 
 
 @pytest.mark.parametrize(
@@ -395,6 +436,11 @@ def test_reproduce_on_a_stand_in(name, toy, checkout):
         (["ton", "--data", "no/such"], "no file 'no/such/train.jsonl'"),
         (["ton", "--stand-in", "--data", "d"], "leave out --data"),
         (["ton", "--stand-in", "--gpus", "none"], "--gpus: expected a number"),
+        (["click", "--download", "d"], "give their rows with --eval-data DIR (docs/reproduce/click.md)"),
+        (["click", "--stand-in", "--no-prompts"], "click trains its arms in the wording that is found so"),
+        (["click", "--stand-in", "--gpus", "2"], "click is for one GPU"),
+        (["click", "--stand-in", "run.name=mine"], "the study names the runs of click"),
+        (["click", "--stand-in", "media.max_pixels=1003520"], "were made for the recipe's"),
     ],
 )
 def test_reproduce_says_what_is_missing(arguments, message, checkout):
@@ -430,7 +476,7 @@ def test_reproduce_never_removes_media_that_are_there(there, left, checkout, tmp
     assert (data / "train.jsonl").exists() != refused
 
 
-@pytest.mark.parametrize("name", KITS)
+@pytest.mark.parametrize("name", [*KITS, "click"])
 def test_pages_of_reproductions_name_what_is_there(name):
     page = (ROOT / "docs" / "reproduce" / f"{name}.md").read_text(encoding="utf-8")
     for path in re.findall(r"(?:configs|data|scripts)/[\w/]+\.\w+", page):

@@ -141,3 +141,19 @@ def test_pointing_score_prefers_the_mask_then_boxes() -> None:
     assert [pointing_score(t, row(full, frame="norm1000")) for t in ("[600, 597]", "[641, 500]", "x")] == [1, 0, 0]
     with pytest.raises(ValueError, match=r"gt\.points, gt\.boxes or gt\.mask"):
         pointing_score("[1, 1]", row({}))
+
+
+def test_a_click_into_a_large_box_counts_in_its_middle() -> None:
+    large = row({"boxes": [[100, 0, 900, 100]]}, "[500, 50]", frame="norm1000")
+    clicks = texts("[500, 50]", "[401, 99]", "[399, 50]", "[850, 50]", "[500, 101]")
+    assert click(group(clicks, large), NO) == [1, 1, 1, 1, 0]
+    assert click(group(clicks, large), NO, largest=0.2) == [1, 1, 0, 0, 0]
+    assert click(
+        group(texts("[50, 5]", "[39, 5]"), row({"boxes": [[10, 0, 90, 10]]}, frame="pixel", size=[100, 100])), NO, largest=0.2
+    ) == [1, 0]
+    small = row({"boxes": [[100, 0, 300, 100]]}, frame="norm1000")
+    edge = group(texts("[100, 0]", "[300, 100]"), small)
+    assert click(edge, NO, largest=0.2) == click(edge, NO) == [1, 1]
+    assert click(group([f"<answer>{action(300, 50)}</answer>"], gold_action(box=[0, 0, 1000, 100])), NO, largest=0.3) == [0]
+    with pytest.raises(ValueError, match="largest must be positive"):
+        click(edge, NO, largest=0)

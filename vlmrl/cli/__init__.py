@@ -49,12 +49,13 @@ TOOLS = (
     "vlmrl.extras.toy.cache",
     "vlmrl.extras.agents.command",
     "vlmrl.extras.thoughts.command",
+    "vlmrl.extras.wording.command",
     "vlmrl.extras.install.command",
     "vlmrl.extras.pixels.command",
 )
 """Those of `vlmrl tools`."""
 tools = typer.Typer(
-    no_args_is_help=True, help="Helpers: generated worlds, their cache, environments, thoughts for rows, pins, pixel faults."
+    no_args_is_help=True, help="Helpers: generated worlds, their cache, environments, thoughts for rows, wordings, pins, pixel faults."
 )
 for names, group in ((COMMANDS, app), (TOOLS, tools)):
     for command in names:

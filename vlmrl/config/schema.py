@@ -229,7 +229,7 @@ class CheckpointSection(Section):
 
 
 class ToyWorldSection(Section):
-    kind: Literal["grounding", "shell", "multitask", "spatial", "think", "gui", "zoom"] = Field(
+    kind: Literal["grounding", "shell", "multitask", "spatial", "think", "gui", "click", "zoom"] = Field(
         default="grounding",
         description="What the world holds: temporal grounding in videos, a shell game in videos, or one family of tasks on pictures",
     )

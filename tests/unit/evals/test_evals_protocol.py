@@ -115,7 +115,7 @@ def test_one_that_is_not_there(tmp_path: Path) -> None:
         load(tmp_path, "[charades_sta]", head="protocol: tempsamp_papr\n")
 
 
-@pytest.mark.parametrize("kit", ["g2rpo", "fgrpo", "ton", "tempsamp", "curriculum_gui"])
+@pytest.mark.parametrize("kit", ["g2rpo", "fgrpo", "ton", "tempsamp", "curriculum_gui", "click"])
 def test_every_kit_is_evaluated_at_the_resolution_that_it_trains_at(kit: str) -> None:
     script = (DEFINITIONS.parent / "scripts" / "reproduce.sh").read_text(encoding="utf-8")
     suite = re.search(rf"^  {kit}\) .*suite=(\w+)", script, re.M)

@@ -31,6 +31,7 @@ SUITES = {
     "counting": 3,
     "video_reasoning": 13,
     "canary": 8,
+    "click": 2,
 }
 """Suite -> number of its tasks."""
 COUNTED_OTHERWISE = {
@@ -38,7 +39,7 @@ COUNTED_OTHERWISE = {
     "clevr_counting": "only counting questions",
 }
 """Tasks without an official count although the card has one of the split: not all of its records are rows."""
-EVERY_RECORD = {"qvhighlights_moment"}
+EVERY_RECORD = {"qvhighlights_moment", "screenspot", "screenspot_v2", "screenspot_pro", "screenspot_v2_point", "screenspot_pro_point"}
 """Tasks whose option of `prepare.py` makes a row of every record."""
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from vlmrl import fs
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.errors import ConfigError
-from vlmrl.extras.toy import gui, multitask, shell, spatial, tasks, think, world
+from vlmrl.extras.toy import click, gui, multitask, shell, spatial, tasks, think, world
 from vlmrl.extras.toy.picture import Item, png
 from vlmrl.extras.toy.tasks import SPLITS, Split
 from vlmrl.registry import Catalogue
@@ -52,6 +52,7 @@ PICTURES: Catalogue[PictureKind] = Catalogue(
         "spatial": PictureKind(items=spatial.items, corpus=spatial.corpus, answer_types=("exact_text",)),
         "think": PictureKind(items=think.items, corpus=think.corpus, answer_types=("exact_text",)),
         "gui": PictureKind(items=gui.items, corpus=gui.corpus, answer_types=("action",)),
+        "click": PictureKind(items=click.items, corpus=click.corpus, answer_types=("point",)),
     },
 )
 

@@ -68,7 +68,9 @@ def points_in_mask(group: Group, ctx: RewardContext) -> list[float | None]:
 
 
 @reward("click", paper="arXiv:2505.16854")
-def click(group: Group, ctx: RewardContext, *, rule: Rule = "hit", radius: float = RADIUS, same_action: bool = True) -> list[float | None]:
+def click(
+    group: Group, ctx: RewardContext, *, rule: Rule = "hit", radius: float = RADIUS, same_action: bool = True, largest: float = 1.0
+) -> list[float | None]:
     """1 if the click hits the true element, else 0 (the rule `soft` gives shares near a true point).
 
     Judges rows whose `gt.action` points (click, long press; the answer is one JSON action), and rows of answer type `point` with
@@ -78,12 +80,17 @@ def click(group: Group, ctx: RewardContext, *, rule: Rule = "hit", radius: float
     (TON). `soft` is the same with exp(-d^2 / (2 * 0.05^2)) up to a distance of 0.2 in place of the radius (ours). `os_atlas`, `gui_r1`
     and `ui_r1` are the published evaluations of `metrics.gui_profiles`, by the distance to the point (or the box's centre);
     `ui_r1` (arXiv:2503.21620) counts pixels and needs `meta.size`. `same_action` asks for the right type of action as well.
+    `largest` (ours) is a guard against large boxes, which a click hits by chance and which say little of where to click: sides of a true
+    box above this share of the screen's side are cut to it, about the box's middle. 1 leaves all as they are; the middle always hits.
 
     Raises:
-        ValueError: a radius that is not positive, a row without a frame or size where one is needed, or a malformed `gt.action`.
+        ValueError: a radius or `largest` that is not positive, a row without a frame or size where one is needed, or a malformed
+            `gt.action`.
     """
     if radius <= 0:
         raise ValueError(f"click: radius must be positive, got {radius}")
+    if largest <= 0:
+        raise ValueError(f"click: largest must be positive, got {largest}")
     sample = group.prompt.sample
     golds = _targets(sample)
     if not golds:
@@ -91,13 +98,14 @@ def click(group: Group, ctx: RewardContext, *, rule: Rule = "hit", radius: float
     read = parse_action if sample.gt.get("action") is not None else _click_of
     side = sides_of(sample)
     screen = pixels_of(sample) if rule == "ui_r1" else (1.0, 1.0)
+    golds = [_cut(to_norm1000(gold, side), largest * 1000) for gold in golds]
 
     def score(text: str) -> float:
         action = read(text)
         if action is None or action.point is None:
             return 0.0
         moved = to_norm1000(action, side)
-        return max(_hit(moved, to_norm1000(gold, side), rule, radius, screen, same_action) for gold in golds)
+        return max(_hit(moved, gold, rule, radius, screen, same_action) for gold in golds)
 
     return _scored(group, score)
 
@@ -115,6 +123,15 @@ def _hit(pred: Action, gold: Action, rule: Rule, radius: float, screen: tuple[fl
         away = distance(pred.point, gold.point)
         return math.exp(-((away / SOFT_SIGMA) ** 2) / 2) if away <= SOFT_END else 0.0
     return float(bool(match_step(pred, gold, profile=rule, screen=screen).grounding))
+
+
+def _cut(gold: Action, longest: float) -> Action:
+    """The true action with the sides of its box no longer than this, about its middle; in `norm1000`."""
+    if gold.box is None:
+        return gold
+    (left, top, right, bottom), (x, y) = gold.box, centre(gold.box)
+    half = longest / 2
+    return dataclasses.replace(gold, box=(max(left, x - half), max(top, y - half), min(right, x + half), min(bottom, y + half)))
 
 
 def _targets(sample: Sample) -> list[Action]:

@@ -31,6 +31,7 @@ OF_KIND = {
     "spatial": "toy_fgrpo.yaml",
     "think": "toy_ton.yaml",
     "gui": "toy_curriculum_gui.yaml",
+    "click": "toy_click.yaml",
     "zoom": "toy_zoom.yaml",
 }
 

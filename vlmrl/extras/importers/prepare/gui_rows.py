@@ -3,6 +3,9 @@
 A row is of the answer type `action`. Its true action is one JSON object of the canonical names of `metrics.gui.ACTIONS`, with
 coordinates in 0 to 1000 along each side (`meta.frame` is `norm1000`) and, where the data has one, the box of the true element in
 `gt.action.box`. `meta.size` is [width, height] of the screen in pixels, where the data says it.
+
+Elements to click also come in another form (`element_row`): of the answer type `point`, the instruction alone as the question, in pixels
+of the screenshot as the model sees it. Qwen2.5-VL was trained to answer in these, and a recipe or suite words the rest (`data.prompt`).
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from vlmrl.answers.coordinates import plain
+from vlmrl.answers.coordinates import DIGITS, plain
 from vlmrl.errors import DataError, MediaError, RowError
-from vlmrl.extras.importers.prepare.prepare import Row, Skipped
+from vlmrl.extras.importers.prepare.prepare import Embedded, Row, Skipped
 from vlmrl.media.access import read_media
 from vlmrl.media.headers import image_size
+from vlmrl.media.resize import smart_resize
 
 Action = dict[str, Any]
 Moves = Literal["finger", "view"]
@@ -24,6 +28,10 @@ Moves = Literal["finger", "view"]
 
 SHOWN = 4
 """Past steps in the prompt, as in TON (arXiv:2505.16854); `trajectory.history` has all of them."""
+FORMS = ("action", "point-1003520", "point-2007040", "point-4014080")
+"""Forms of elements to click, the default first; the number is the most pixels of the screenshot that the model is shown."""
+_SIDE, _LEAST = 28, 3136
+"""A side of a screenshot that Qwen2.5-VL sees is a multiple of the first; least pixels, which are the default of `media.min_pixels`."""
 MAX_BYTES = 64 << 20
 """Most bytes of a screenshot whose size is read."""
 _FORMS = {
@@ -125,7 +133,7 @@ def pointing(kind: str, point: Sequence[float] | None, box: Sequence[float] | No
     action: Action = {"action": kind, "coordinate": [plain(v) for v in point]}
     if box is None:
         return action, False
-    if not (box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]):
+    if not _inside(point, box):
         return action, True
     return action | {"box": [plain(v) for v in box]}, False
 
@@ -188,7 +196,7 @@ def step_row(
 
 
 def target_row(
-    *, id: str, task: str, image: str, instruction: str, box: Sequence[float], size: tuple[int, int], meta: Mapping[str, Any]
+    *, id: str, task: str, image: str | Embedded, instruction: str, box: Sequence[float], size: tuple[int, int], meta: Mapping[str, Any]
 ) -> Row:
     """One element to click: the instruction, and the box that the click has to be in. The answer is the middle of the box.
 
@@ -213,6 +221,56 @@ def target_row(
         "gt": {"action": action},
         "meta": {"frame": "norm1000", "size": list(size), **meta},
     }
+
+
+def seen_size(size: tuple[int, int], most: int) -> tuple[int, int]:
+    """(width, height) in which Qwen2.5-VL sees a screenshot of `size` (width, height) with `media.max_pixels: most`."""
+    height, width = smart_resize(size[1], size[0], factor=_SIDE, min_pixels=_LEAST, max_pixels=most)
+    return width, height
+
+
+def element_row(
+    form: str,
+    *,
+    id: str,
+    task: str,
+    image: str | Embedded,
+    instruction: str,
+    box: Sequence[float],
+    size: tuple[int, int],
+    meta: Mapping[str, Any],
+) -> Row:
+    """One element to click: `target_row` for the form `action`, else a point in the box, both in pixels of `seen_size`.
+
+    Args:
+        form: one of `FORMS`.
+        box: [x1, y1, x2, y2] in 0 to 1000.
+        size: (width, height) of the screen in pixels.
+
+    Raises:
+        RowError: `bad_value`: no instruction.
+        ValueError: an unknown form.
+    """
+    if form not in FORMS:
+        raise ValueError(f"form '{form}' is not known; known: {', '.join(FORMS)}")
+    row = target_row(id=id, task=task, image=image, instruction=instruction, box=box, size=size, meta=meta)
+    if form == "action":
+        return row
+    width, height = seen_size(size, int(form.removeprefix("point-")))
+    seen = [round(value * side / 1000, DIGITS) for value, side in zip(box, (width, height, width, height), strict=True)]
+    middle = [round((seen[i] + seen[i + 2]) / 2) for i in (0, 1)]
+    return row | {
+        "answer_type": "point",
+        "prompt": instruction.strip(),
+        # whole pixels, as the model writes them; of an element thinner than one the exact middle
+        "answer": json.dumps(middle if _inside(middle, seen) else pointing("click", None, seen)[0]["coordinate"]),
+        "gt": {"boxes": [seen]},
+        "meta": {**row["meta"], "frame": "pixel", "size": [width, height], "screen": list(size)},
+    }
+
+
+def _inside(point: Sequence[float], box: Sequence[float]) -> bool:
+    return box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]
 
 
 def answer_of(action: Mapping[str, Any]) -> str:

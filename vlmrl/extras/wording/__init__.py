@@ -1,0 +1,1 @@
+"""`vlmrl tools prompts`: a base model under several wordings of the question, before anything is trained."""

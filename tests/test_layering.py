@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -19,7 +20,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vlmrl"
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if "__pycache__" not in p.parts)
 TABLE = PACKAGE / "extras" / "__init__.py"
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 BELOW = {"types", "defaults", "protocols", "registry", "rng", "errors", "fs", "compat", "faults", "plugins", "paths"}
 """Modules at the bottom. `faults` may be imported by anyone."""
@@ -228,6 +228,18 @@ NO_TORCH = {
 LIBRARY = [p for p in FILES if p.parent.name != "cli"]
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees() -> Iterator[None]:
+    """All of them are 190 MB, and the process goes on to other modules."""
+    yield
+    tree.cache_clear()
+
+
 def module(path: Path) -> str:
     """`policy.load` for vlmrl/policy/load.py; the package itself is the empty string."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -246,7 +258,7 @@ def where(path: Path, node: ast.AST) -> str:
 
 def imports(path: Path) -> Iterator[tuple[ast.stmt, str]]:
     """(statement, full dotted name) of every import, wherever it stands; `from a import b` gives `a.b` when that is a module."""
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -260,7 +272,7 @@ def imports(path: Path) -> Iterator[tuple[ast.stmt, str]]:
 
 def references(path: Path) -> Iterator[tuple[ast.AST, str]]:
     """(place, `module:attribute`) of what stands as text for `vlmrl.registry.Catalogue` to import."""
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"vlmrl(\.\w+)+:\w+", node.value):
             yield node, node.value
 
@@ -273,10 +285,11 @@ def arrows(path: Path) -> Iterator[tuple[ast.AST, str]]:
         yield from ((node, place.partition(":")[0]) for node, place in references(path))
 
 
-@pytest.mark.parametrize("place", sorted({place for path in FILES for _, place in references(path)}))
-def test_what_is_named_by_its_place_is_there(place: str):
+def test_what_is_named_by_its_place_is_there():
     """No other check of imports looks into texts."""
-    assert load(place) is not None
+    places = sorted({place for path in FILES for _, place in references(path)})
+    assert places
+    assert [place for place in places if load(place) is None] == []
 
 
 def is_under(name: str, allowed: set[str] | tuple[str, ...]) -> bool:
@@ -285,7 +298,7 @@ def is_under(name: str, allowed: set[str] | tuple[str, ...]) -> bool:
 
 def type_checking_lines(path: Path) -> set[int]:
     """Lines within `if TYPE_CHECKING:`, which do not run."""
-    blocks = [n for n in ast.walk(TREES[path]) if isinstance(n, ast.If) and isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING"]
+    blocks = [n for n in ast.walk(tree(path)) if isinstance(n, ast.If) and isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING"]
     return {line for block in blocks for line in range(block.lineno, (block.end_lineno or block.lineno) + 1)}
 
 
@@ -391,7 +404,7 @@ def test_nobody_imports_an_extra():
 
 def test_what_extras_add_is_of_a_kind_that_somebody_looks_up():
     """A kind without a catalogue would never be found, and nobody would say so."""
-    calls = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [node for path in FILES for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
     kinds = {ast.literal_eval(node.args[0]) for node in calls if isinstance(node.func, ast.Name) and node.func.id == "Catalogue"}
     assert set(PROVIDES) <= kinds
 
@@ -465,9 +478,9 @@ def test_parts_without_torch():
         if not is_under(module(path), NO_TORCH):
             continue
         skipped = type_checking_lines(path)
-        at_import = {id(n) for n in ast.walk(TREES[path])} - {
+        at_import = {id(n) for n in ast.walk(tree(path))} - {
             id(inner)
-            for f in ast.walk(TREES[path])
+            for f in ast.walk(tree(path))
             if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             for inner in ast.walk(f)
         }
@@ -485,7 +498,7 @@ def test_faults_imports_the_standard_library_only():
 
 def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
     """(call, dotted name of what is called)."""
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call):
             yield node, ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
 
@@ -568,7 +581,7 @@ def test_nothing_is_swallowed():
     )
     wrong: list[str] = []
     for path in FILES:
-        for node in ast.walk(TREES[path]):
+        for node in ast.walk(tree(path)):
             if not isinstance(node, ast.ExceptHandler):
                 continue
             names = (
@@ -577,7 +590,7 @@ def test_nothing_is_swallowed():
             if not names:
                 wrong.append(f"{where(path, node)}: bare except")
             broad = any(n in ("Exception", "BaseException") for n in names)
-            function = next(f for f in ast.walk(TREES[path]) if isinstance(f, ast.FunctionDef | ast.Module) and node in ast.walk(f))
+            function = next(f for f in ast.walk(tree(path)) if isinstance(f, ast.FunctionDef | ast.Module) and node in ast.walk(f))
             inner = [f for f in ast.walk(function) if isinstance(f, ast.FunctionDef) and node in ast.walk(f)]
             scope = inner[-1] if inner else function
             if broad and not any(isinstance(n, ast.Raise) for n in ast.walk(scope)) and not is_under(module(path), borders):
@@ -606,7 +619,7 @@ def test_size_is_looked_at():
         lines = path.read_text(encoding="utf-8").count("\n")
         if lines > 450 and module(path) not in reasons:
             wrong.append(f"{path.relative_to(ROOT)}: {lines} lines")
-        for node in ast.walk(TREES[path]):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 80:
                 wrong.append(f"{where(path, node)}: function {node.name}")
     assert not wrong, "\n".join(wrong)

@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from tests.support import preload, tiny
+from tests.support import tiny
 from tests.support.calls import Calls
 from vlmrl.algo.inputs import LossOutput
 from vlmrl.algo.registries import reducer
@@ -43,7 +43,6 @@ from vlmrl.train.step import Learner, Minibatch, StepReport, optimizer_step
 from vlmrl.train.updates import ENGINES, Named, open_engine
 from vlmrl.types import PARTS, MediaRef
 
-assert preload is not None
 SHARDINGS: tuple[str, ...] = get_args(TrainSection.model_fields["sharding"].annotation)
 
 
@@ -265,4 +264,6 @@ def main(folder: Path, names: Sequence[str], control: str | None = None) -> None
 
 
 if __name__ == "__main__":
+    import tests.support.preload  # noqa: F401
+
     main(Path(sys.argv[1]), sys.argv[2].split(","), *sys.argv[3:])

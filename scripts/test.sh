@@ -27,4 +27,4 @@ if [ "$fast" = yes ]; then
     tests/unit/rewards tests/unit/rollout tests/unit/run tests/unit/sampling tests/unit/train "$@"
 fi
 "$python" -m pyright --pythonpath "$python"
-exec "$python" -m pytest -q -n 2 --dist loadfile --durations=25 --durations-min=5 "$@"
+exec "$python" -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5 "$@"

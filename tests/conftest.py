@@ -15,6 +15,7 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
 
 import ctypes
+import functools
 import gc
 import ipaddress
 import random
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer.testing
 from hypothesis import settings
 
 import vlmrl  # noqa: F401 (torchvision next to a CPU-only torch, also for tests that import transformers first)
@@ -35,6 +37,10 @@ settings.register_profile("suite", settings.get_profile("thorough"), max_example
 settings.register_profile("fast", settings.get_profile("suite"), max_examples=20)  # scripts/test.sh --fast
 settings.load_profile(os.environ.get("VLMRL_TEST_PROFILE", "suite"))
 torch.set_num_threads(1)
+seed_torch = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+"""Where no device is, `manual_seed` writes down for each kind of device by which calls it was reached: a millisecond for every test."""
+# A runner of commands makes the parsers of all of them, which takes 70 ms, at every invocation.
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # pyright: ignore[reportPrivateUsage]
 
 
 class NetworkBlocked(RuntimeError):
@@ -124,7 +130,7 @@ def _same_start():
     """Global generators start equal in every test, and deterministic mode does not leak from one test to the next."""
     random.seed(0)
     np.random.seed(0)
-    torch.manual_seed(0)
+    seed_torch(0)
     deterministic, warn_only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield

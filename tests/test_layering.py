@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -19,7 +20,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vlmrl"
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if "__pycache__" not in p.parts)
 TABLE = PACKAGE / "extras" / "__init__.py"
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 BELOW = {"types", "defaults", "protocols", "registry", "rng", "errors", "fs", "compat", "faults", "plugins", "paths"}
 """Modules at the bottom. `faults` may be imported by anyone."""
@@ -228,6 +228,24 @@ NO_TORCH = {
 LIBRARY = [p for p in FILES if p.parent.name != "cli"]
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Of its tree, in the order of `ast.walk`."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def forget() -> None:
+    """All trees are 190 MB, and the process goes on to other modules."""
+    for one in (nodes, imports, references, calls):
+        one.cache_clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    forget()
+
+
 def module(path: Path) -> str:
     """`policy.load` for vlmrl/policy/load.py; the package itself is the empty string."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -244,25 +262,28 @@ def where(path: Path, node: ast.AST) -> str:
     return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
 
 
-def imports(path: Path) -> Iterator[tuple[ast.stmt, str]]:
+@functools.cache
+def imports(path: Path) -> list[tuple[ast.stmt, str]]:
     """(statement, full dotted name) of every import, wherever it stands; `from a import b` gives `a.b` when that is a module."""
-    for node in ast.walk(TREES[path]):
+    found: list[tuple[ast.stmt, str]] = []
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from ((node, alias.name) for alias in node.names)
+            found += ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             assert node.level == 0, f"{where(path, node)}: relative import; write the full name"
             for alias in node.names:
                 inner = ROOT / Path(*base.split("."), alias.name)
                 is_module = base.startswith("vlmrl") and (inner.is_dir() or inner.with_suffix(".py").exists())
-                yield node, f"{base}.{alias.name}" if is_module else base
+                found.append((node, f"{base}.{alias.name}" if is_module else base))
+    return found
 
 
-def references(path: Path) -> Iterator[tuple[ast.AST, str]]:
+@functools.cache
+def references(path: Path) -> list[tuple[ast.AST, str]]:
     """(place, `module:attribute`) of what stands as text for `vlmrl.registry.Catalogue` to import."""
-    for node in ast.walk(TREES[path]):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"vlmrl(\.\w+)+:\w+", node.value):
-            yield node, node.value
+    texts = [(node, node.value) for node in nodes(path) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [(node, text) for node, text in texts if re.fullmatch(r"vlmrl(\.\w+)+:\w+", text)]
 
 
 def arrows(path: Path) -> Iterator[tuple[ast.AST, str]]:
@@ -273,10 +294,11 @@ def arrows(path: Path) -> Iterator[tuple[ast.AST, str]]:
         yield from ((node, place.partition(":")[0]) for node, place in references(path))
 
 
-@pytest.mark.parametrize("place", sorted({place for path in FILES for _, place in references(path)}))
-def test_what_is_named_by_its_place_is_there(place: str):
+def test_what_is_named_by_its_place_is_there():
     """No other check of imports looks into texts."""
-    assert load(place) is not None
+    places = sorted({place for path in FILES for _, place in references(path)})
+    assert places
+    assert [place for place in places if load(place) is None] == []
 
 
 def is_under(name: str, allowed: set[str] | tuple[str, ...]) -> bool:
@@ -285,7 +307,7 @@ def is_under(name: str, allowed: set[str] | tuple[str, ...]) -> bool:
 
 def type_checking_lines(path: Path) -> set[int]:
     """Lines within `if TYPE_CHECKING:`, which do not run."""
-    blocks = [n for n in ast.walk(TREES[path]) if isinstance(n, ast.If) and isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING"]
+    blocks = [n for n in nodes(path) if isinstance(n, ast.If) and isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING"]
     return {line for block in blocks for line in range(block.lineno, (block.end_lineno or block.lineno) + 1)}
 
 
@@ -391,8 +413,7 @@ def test_nobody_imports_an_extra():
 
 def test_what_extras_add_is_of_a_kind_that_somebody_looks_up():
     """A kind without a catalogue would never be found, and nobody would say so."""
-    calls = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    kinds = {ast.literal_eval(node.args[0]) for node in calls if isinstance(node.func, ast.Name) and node.func.id == "Catalogue"}
+    kinds = {ast.literal_eval(node.args[0]) for path in FILES for node, name in calls(path) if name == "Catalogue"}
     assert set(PROVIDES) <= kinds
 
 
@@ -465,11 +486,8 @@ def test_parts_without_torch():
         if not is_under(module(path), NO_TORCH):
             continue
         skipped = type_checking_lines(path)
-        at_import = {id(n) for n in ast.walk(TREES[path])} - {
-            id(inner)
-            for f in ast.walk(TREES[path])
-            if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            for inner in ast.walk(f)
+        at_import = {id(n) for n in nodes(path)} - {
+            id(inner) for f in nodes(path) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) for inner in ast.walk(f)
         }
         wrong += [
             where(path, node)
@@ -483,11 +501,11 @@ def test_faults_imports_the_standard_library_only():
     assert {name.split(".")[0] for _, name in imports(PACKAGE / "faults.py")} <= set(sys.stdlib_module_names)
 
 
-def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
+@functools.cache
+def calls(path: Path) -> list[tuple[ast.Call, str]]:
     """(call, dotted name of what is called)."""
-    for node in ast.walk(TREES[path]):
-        if isinstance(node, ast.Call):
-            yield node, ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
+    found = [node for node in nodes(path) if isinstance(node, ast.Call)]
+    return [(node, ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else "") for node in found]
 
 
 def test_no_code_from_data():
@@ -568,7 +586,7 @@ def test_nothing_is_swallowed():
     )
     wrong: list[str] = []
     for path in FILES:
-        for node in ast.walk(TREES[path]):
+        for node in nodes(path):
             if not isinstance(node, ast.ExceptHandler):
                 continue
             names = (
@@ -577,7 +595,7 @@ def test_nothing_is_swallowed():
             if not names:
                 wrong.append(f"{where(path, node)}: bare except")
             broad = any(n in ("Exception", "BaseException") for n in names)
-            function = next(f for f in ast.walk(TREES[path]) if isinstance(f, ast.FunctionDef | ast.Module) and node in ast.walk(f))
+            function = next(f for f in nodes(path) if isinstance(f, ast.FunctionDef | ast.Module) and node in ast.walk(f))
             inner = [f for f in ast.walk(function) if isinstance(f, ast.FunctionDef) and node in ast.walk(f)]
             scope = inner[-1] if inner else function
             if broad and not any(isinstance(n, ast.Raise) for n in ast.walk(scope)) and not is_under(module(path), borders):
@@ -606,7 +624,7 @@ def test_size_is_looked_at():
         lines = path.read_text(encoding="utf-8").count("\n")
         if lines > 450 and module(path) not in reasons:
             wrong.append(f"{path.relative_to(ROOT)}: {lines} lines")
-        for node in ast.walk(TREES[path]):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 80:
                 wrong.append(f"{where(path, node)}: function {node.name}")
     assert not wrong, "\n".join(wrong)

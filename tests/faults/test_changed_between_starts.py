@@ -23,6 +23,7 @@ from tests.support import runs, tiny
 from vlmrl.media.video import probe_video
 
 Config = dict[str, Any]
+Whole = tuple[Config, dict[str, Any]]
 KILL = "step.before_update@6:kill"
 """The third GRPO step. The last two checkpoints are those at the end of the supervised stage and after the second GRPO step."""
 
@@ -332,17 +333,10 @@ def attempt(case: Case, files: tuple[Path, Path], root: Path, whole: Config | No
     return Ended(code, text, [name for name in now if now[name] != expected[name]])
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tiny_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Config:
-    config = runs.small_config(*tiny_files, tmp_path_factory.mktemp("whole"))
-    assert runs.run(config) == 0
-    return config
-
-
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if case.slow else ()) for name, case in CASES.items()])
-def test_what_changed_between_two_starts_is_told(name: str, tiny_files: tuple[Path, Path], tmp_path: Path, uninterrupted: Config) -> None:
+def test_what_changed_between_two_starts_is_told(name: str, tiny_files: tuple[Path, Path], tmp_path: Path, small_run: Whole) -> None:
     case = CASES[name]
-    ended = attempt(case, tiny_files, tmp_path / "run", uninterrupted if not case.config else None)
+    ended = attempt(case, tiny_files, tmp_path / "run", small_run[0] if not case.config else None)
     assert ended.code == case.code, ended.text
     assert re.search(case.told, ended.text), ended.text
     assert not set(ended.different) & set(case.same)
@@ -387,14 +381,14 @@ def as_of_an_earlier_version(run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_of_an_earlier_version_goes_on_and_says_what_cannot_be_compared(
-    tiny_files: tuple[Path, Path], tmp_path: Path, uninterrupted: Config
+    tiny_files: tuple[Path, Path], tmp_path: Path, small_run: Whole
 ) -> None:
     config = runs.small_config(*tiny_files, tmp_path)
     assert runs.run(config, KILL) == -9
     as_of_an_earlier_version(runs.run_dir(config))
     (tmp_path / "said.txt").unlink()
     assert runs.run(config) == 0
-    assert runs.outcome(config) == runs.outcome(uninterrupted)
+    assert runs.outcome(config) == small_run[1]
     said = (tmp_path / "said.txt").read_text()
     assert "step-00000005 was saved by an earlier version" in said
     assert "stages/sft was exported by an earlier version, without hashes" in said
@@ -403,13 +397,13 @@ def test_a_run_of_an_earlier_version_goes_on_and_says_what_cannot_be_compared(
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [1, 2])
 def test_a_full_disk_during_an_export_is_a_storage_error_and_the_restart_has_the_same_bits(
-    which: int, tiny_files: tuple[Path, Path], tmp_path: Path, uninterrupted: Config
+    which: int, tiny_files: tuple[Path, Path], tmp_path: Path, small_run: Whole
 ) -> None:
     config = runs.small_config(*tiny_files, tmp_path)
     assert runs.run(config, f"export.written@{which}:enospc") == 74
     assert "not exported: " in (tmp_path / "error.txt").read_text()
     assert runs.run(config) == 0
-    assert runs.outcome(config) == runs.outcome(uninterrupted)
+    assert runs.outcome(config) == small_run[1]
 
 
 @pytest.mark.slow

@@ -14,13 +14,6 @@ from tests.support import cases, runs
 Whole = tuple[dict[str, Any], dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def whole(tiny_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    config = runs.small_config(*tiny_files, tmp_path_factory.mktemp("whole"))
-    assert runs.run(config) == 0
-    return config, runs.outcome(config)
-
-
 def mirrored(config: dict[str, Any], folder: Path, **more: Any) -> dict[str, Any]:
     out = copy.deepcopy(config)
     out["run"]["root"] = str(folder / "here")
@@ -30,8 +23,8 @@ def mirrored(config: dict[str, Any], folder: Path, **more: Any) -> dict[str, Any
 
 
 @pytest.mark.parametrize("asynchronous", cases.some([False, True], {True}))
-def test_lost_in_the_second_stage(asynchronous: bool, whole: Whole, tmp_path: Path) -> None:
-    config, expected = whole
+def test_lost_in_the_second_stage(asynchronous: bool, small_run: Whole, tmp_path: Path) -> None:
+    config, expected = small_run
     mine = mirrored(config, tmp_path, asynchronous=asynchronous)
     assert runs.run(mine, "step.before_update@7:kill") == -9
     shutil.rmtree(runs.run_dir(mine))
@@ -42,8 +35,8 @@ def test_lost_in_the_second_stage(asynchronous: bool, whole: Whole, tmp_path: Pa
     assert runs.outcome(mine) == expected
 
 
-def test_a_flipped_bit_is_refused(whole: Whole, tmp_path: Path) -> None:
-    config, expected = whole
+def test_a_flipped_bit_is_refused(small_run: Whole, tmp_path: Path) -> None:
+    config, expected = small_run
     mine = mirrored(config, tmp_path)
     assert runs.run(mine, "step.before_update@7:kill") == -9
     shutil.rmtree(runs.run_dir(mine))
@@ -60,8 +53,8 @@ def test_a_flipped_bit_is_refused(whole: Whole, tmp_path: Path) -> None:
     assert runs.outcome(mine) == expected
 
 
-def test_another_recipe_is_refused_on_a_fresh_machine_too(whole: Whole, tmp_path: Path) -> None:
-    mine = mirrored(whole[0], tmp_path)
+def test_another_recipe_is_refused_on_a_fresh_machine_too(small_run: Whole, tmp_path: Path) -> None:
+    mine = mirrored(small_run[0], tmp_path)
     assert runs.run(mine, "step.before_update@4:kill") == -9
     shutil.rmtree(runs.run_dir(mine))
     mine["run"]["seed"] = 7
@@ -69,8 +62,8 @@ def test_another_recipe_is_refused_on_a_fresh_machine_too(whole: Whole, tmp_path
     assert "run.seed: 0 in the run, 7 now" in (tmp_path / "here" / "error.txt").read_text()
 
 
-def test_a_mirror_that_is_down_does_not_stop_training(whole: Whole, tmp_path: Path) -> None:
-    config, expected = whole
+def test_a_mirror_that_is_down_does_not_stop_training(small_run: Whole, tmp_path: Path) -> None:
+    config, expected = small_run
     mine = mirrored(config, tmp_path)
     (tmp_path / "there" / "small" / "metrics.jsonl").mkdir(parents=True)  # a folder where a file should be
     assert runs.run(mine) == 0

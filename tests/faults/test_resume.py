@@ -31,27 +31,22 @@ POINTS = [
     "eval.record@4",
     "stage.exported@2",
 ]
-ALWAYS = {
+ALWAYS = {"step.after_update@1", "rollout.chunk@5"}
+IN_TURN = (
     "run.opened@1",
-    "rollout.chunk@1",
-    "rollout.scored@1",
+    "eval.record@1",
     "step.after_update@1",
     "ckpt.after_tensors@1",
     "ckpt.after_rename@1",
-    "eval.record@1",
     "stage.exported@1",
     "stage.finished@1",
-    "rollout.chunk@5",
-    "step.before_update@6",
-    "stage.started@2",
-}
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tiny_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    config = runs.small_config(*tiny_files, tmp_path_factory.mktemp("whole"))
-    assert runs.run(config) == 0
-    return config, runs.outcome(config)
+    "stage.started@1",
+    "rollout.chunk@1",
+    "rollout.scored@1",
+    "rollout.chunk@3",
+    "step.before_update@2",
+)
+"""One run is killed at all of these, each time at the first passage (or the one named) since it was started again."""
 
 
 def elsewhere(config: dict[str, Any], root: Path) -> dict[str, Any]:
@@ -60,8 +55,8 @@ def elsewhere(config: dict[str, Any], root: Path) -> dict[str, Any]:
     return out
 
 
-def test_the_same_recipe_gives_the_same_bits(uninterrupted: Whole, tmp_path: Path) -> None:
-    config, expected = uninterrupted
+def test_the_same_recipe_gives_the_same_bits(small_run: Whole, tmp_path: Path) -> None:
+    config, expected = small_run
     again = elsewhere(config, tmp_path)
     assert runs.run(again) == 0
     assert runs.outcome(again) == expected
@@ -70,9 +65,9 @@ def test_the_same_recipe_gives_the_same_bits(uninterrupted: Whole, tmp_path: Pat
     assert any(line["reward_std"] > 0 and line["grad_norm"] > 0 for line in rl), "the test run must learn something"
 
 
-def test_held_out_questions_are_asked_within_a_stage(uninterrupted: Whole) -> None:
+def test_held_out_questions_are_asked_within_a_stage(small_run: Whole) -> None:
     """`eval.every: 3`: within the four steps of the second stage once, and not again where the first stage of three ends."""
-    config, expected = uninterrupted
+    config, expected = small_run
     assert config["eval"]["every"] == 3
     assert set(expected["eval"]) == {"base.jsonl", "sft.jsonl", "rl@3.jsonl", "rl.jsonl"}
     assert all(len(records) == 6 for records in expected["eval"].values())
@@ -81,28 +76,38 @@ def test_held_out_questions_are_asked_within_a_stage(uninterrupted: Whole) -> No
 
 
 @pytest.mark.parametrize("point", cases.some(POINTS, ALWAYS))
-def test_killed_at_a_named_point(point: str, uninterrupted: Whole, tmp_path: Path) -> None:
-    config, expected = uninterrupted
+def test_killed_at_a_named_point(point: str, small_run: Whole, tmp_path: Path) -> None:
+    config, expected = small_run
     mine = elsewhere(config, tmp_path)
     assert runs.run(mine, f"{point}:kill") == -9, f"{point} is never passed"
     assert runs.run(mine) == 0
     assert runs.outcome(mine) == expected
 
 
+def test_killed_at_one_point_after_the_other(small_run: Whole, tmp_path: Path) -> None:
+    """By day in place of a run for each point: a run that was killed in all its phases ends with the bits of one that was not."""
+    config, expected = small_run
+    mine = elsewhere(config, tmp_path)
+    for point in IN_TURN:
+        assert runs.run(mine, f"{point}:kill") == -9, f"{point} is never passed"
+    assert runs.run(mine) == 0
+    assert runs.outcome(mine) == expected
+
+
 @pytest.mark.parametrize("seed", cases.some(range(5), {0}))
-def test_killed_at_random(seed: int, uninterrupted: Whole, tmp_path: Path) -> None:
-    _chaos(seed, uninterrupted, tmp_path)
+def test_killed_at_random(seed: int, small_run: Whole, tmp_path: Path) -> None:
+    _chaos(seed, small_run, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 125))
-def test_killed_at_random_many(seed: int, uninterrupted: Whole, tmp_path: Path) -> None:
-    _chaos(seed, uninterrupted, tmp_path)
+def test_killed_at_random_many(seed: int, small_run: Whole, tmp_path: Path) -> None:
+    _chaos(seed, small_run, tmp_path)
 
 
-def _chaos(seed: int, uninterrupted: Whole, tmp_path: Path) -> None:
+def _chaos(seed: int, small_run: Whole, tmp_path: Path) -> None:
     """Up to three kills at random moments of one run, then to the end."""
-    config, expected = uninterrupted
+    config, expected = small_run
     mine = elsewhere(config, tmp_path)
     for kill in range(3):
         if runs.kill_at_random(mine, seed * 10 + kill, longest=4.0) == 0:
@@ -112,16 +117,16 @@ def _chaos(seed: int, uninterrupted: Whole, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", cases.some(["rollout.chunk@3", "step.after_update@5", "stage.started@2"], {"rollout.chunk@3"}))
-def test_sigterm_saves_and_exits_75(point: str, uninterrupted: Whole, tmp_path: Path) -> None:
-    config, expected = uninterrupted
+def test_sigterm_saves_and_exits_75(point: str, small_run: Whole, tmp_path: Path) -> None:
+    config, expected = small_run
     mine = elsewhere(config, tmp_path)
     assert runs.run(mine, f"{point}:term") == 75
     assert runs.run(mine) == 0
     assert runs.outcome(mine) == expected
 
 
-def test_damaged_checkpoint_falls_back_to_the_one_before(uninterrupted: Whole, tmp_path: Path) -> None:
-    config, expected = uninterrupted
+def test_damaged_checkpoint_falls_back_to_the_one_before(small_run: Whole, tmp_path: Path) -> None:
+    config, expected = small_run
     mine = elsewhere(config, tmp_path)
     assert runs.run(mine, "step.before_update@6:kill") == -9
     newest = sorted((runs.run_dir(mine) / "checkpoints").glob("step-*"))[-1]
@@ -134,18 +139,18 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(uninterrupted: Whole, t
     assert list((runs.run_dir(mine) / "checkpoints").glob("bad-*"))
 
 
-def test_full_disk_during_one_save_is_survived(uninterrupted: Whole, tmp_path: Path) -> None:
-    config, expected = uninterrupted
+def test_full_disk_during_one_save_is_survived(small_run: Whole, tmp_path: Path) -> None:
+    config, expected = small_run
     mine = elsewhere(config, tmp_path)
     assert runs.run(mine, "ckpt.after_tensors@2:enospc") == 0
     assert runs.outcome(mine)["weights"] == expected["weights"]
 
 
-def test_finished_groups_are_replayed_not_generated(uninterrupted: Whole, tmp_path: Path) -> None:
+def test_finished_groups_are_replayed_not_generated(small_run: Whole, tmp_path: Path) -> None:
     """Killed after the first of two chunks of an RL step: on resume one chunk comes from the journal."""
     from vlmrl.run.tracking import read_metrics
 
-    config, _ = uninterrupted
+    config, _ = small_run
     mine = elsewhere(config, tmp_path)
     assert runs.run(mine, "rollout.chunk@1:kill") == -9
     assert runs.run(mine) == 0
@@ -153,8 +158,8 @@ def test_finished_groups_are_replayed_not_generated(uninterrupted: Whole, tmp_pa
     assert [line["resume/replayed_groups"] for line in lines] == [2.0, 0.0, 0.0, 0.0]
 
 
-def test_changed_recipe_is_refused_and_named(uninterrupted: Whole, tmp_path: Path) -> None:
-    config, _ = uninterrupted
+def test_changed_recipe_is_refused_and_named(small_run: Whole, tmp_path: Path) -> None:
+    config, _ = small_run
     mine = elsewhere(config, tmp_path)
     assert runs.run(mine, "step.after_log@2:kill") == -9
     mine["stages"][0]["optim"]["lr"] = 2e-3
@@ -195,12 +200,12 @@ def _emptied(ledger: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("leaf", cases.some(sorted(_mutations()), {"ledger"}))
-def test_the_equality_test_notices_a_forgotten_leaf(leaf: str, uninterrupted: Whole, tmp_path: Path) -> None:
+def test_the_equality_test_notices_a_forgotten_leaf(leaf: str, small_run: Whole, tmp_path: Path) -> None:
     """The test of the test: with a wrong value restored, the outcome must differ (reliability R4)."""
     import hashlib
     import json
 
-    config, expected = uninterrupted
+    config, expected = small_run
     mine = elsewhere(config, tmp_path)
     assert runs.run(mine, "step.before_update@6:kill") == -9
     newest = sorted((runs.run_dir(mine) / "checkpoints").glob("step-*"))[-1]
@@ -233,13 +238,13 @@ def _reseal(folder: Path, name: str, raw: bytes, digest: str) -> None:
     assert checkpoint.verify(folder) == []
 
 
-def test_optimizer_moments_matter(uninterrupted: Whole, tmp_path: Path) -> None:
+def test_optimizer_moments_matter(small_run: Whole, tmp_path: Path) -> None:
     """With the first moments set to zero in the checkpoint the outcome differs."""
     import hashlib
 
     from vlmrl.train.tensors import read_tensors, write_tensors
 
-    config, expected = uninterrupted
+    config, expected = small_run
     mine = elsewhere(config, tmp_path)
     assert runs.run(mine, "step.before_update@6:kill") == -9
     newest = sorted((runs.run_dir(mine) / "checkpoints").glob("step-*"))[-1]

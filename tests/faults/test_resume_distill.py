@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.e2e.test_two_ranks import assert_same_updates
-from tests.support import runs
+from tests.support import cases, runs
 from tests.support.ranks import run_ranks
 from vlmrl.extras.distill.section import Imitate
 from vlmrl.run.tracking import read_metrics
@@ -64,7 +64,7 @@ def test_what_is_logged_and_recorded(uninterrupted: tuple[dict[str, Any], dict[s
     assert all(line["student"]["media"] != line["teacher"]["media"] for line in seen)
 
 
-@pytest.mark.parametrize("point", ["step.before_update@2", "rollout.chunk@3"])
+@pytest.mark.parametrize("point", cases.some(["step.before_update@2", "rollout.chunk@3"], {"rollout.chunk@3"}))
 def test_killed_and_started_again(point: str, uninterrupted: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path) -> None:
     config, expected = uninterrupted
     mine = copy.deepcopy(config)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -57,10 +59,23 @@ def inputs(rows):
     )
 
 
+bound = functools.cache(lambda slot, name: getattr(registries, slot).bind(name))
+"""A method with its defaults."""
+
+
 def bind(name, best):
     """The advantage; one that must be told the largest reward that can be reached (`r_max`) is told `best`."""
     known = registries.advantage.get(name).parameters
-    return registries.advantage.bind(name, {"r_max": float(best)} if "r_max" in known else {})
+    return registries.advantage.bind(name, {"r_max": float(best)}) if "r_max" in known else bound("advantage", name)
+
+
+@contextmanager
+def about(name):
+    """Says of which method a failure is. An example is made once and shown to all methods: that takes longer than what they do with it."""
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(f"{name}: {error}") from error
 
 
 def column_arguments(name: str, column: str) -> dict[str, str]:
@@ -72,19 +87,23 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
 @given(rows=ROWS, data=st.data())
-def test_permuting_rollouts_permutes_the_result(name, rows, data):
-    method = bind(name, BEST)
+def test_permuting_rollouts_permutes_the_result_of_every_advantage(rows, data):
     order = data.draw(st.permutations(range(len(rows))))
-    close(method(inputs([rows[i] for i in order])), method(inputs(rows))[list(order)])
+    x, permuted = inputs(rows), inputs([rows[i] for i in order])
+    for name in ADVANTAGES:
+        with about(name):
+            method = bind(name, BEST)
+            close(method(permuted), method(x)[list(order)])
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
 @given(value=st.floats(-1e6, 1e6), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4))
-def test_equal_rewards_give_exactly_zero(name, value, sizes):
+def test_equal_rewards_give_exactly_zero_by_every_advantage(value, sizes):
     rows = [(value, g, True) for g, size in enumerate(sizes) for _ in range(size)]
-    assert bind(name, value)(inputs(rows)).tolist() == [0.0] * len(rows)
+    x = inputs(rows)
+    for name in ADVANTAGES:
+        with about(name):
+            assert bind(name, value)(x).tolist() == [0.0] * len(rows)
 
 
 @pytest.mark.parametrize("name", GROUP_BASELINE)
@@ -102,23 +121,26 @@ def test_rounding_does_not_part_equal_rewards(name):
     close(out[0], out[1])
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
 @given(rows=ROWS)
-def test_invalid_rows_are_zero_and_move_nobody(name, rows):
-    method = bind(name, BEST)
-    out = method(inputs(rows))
+def test_invalid_rows_are_zero_and_move_nobody_in_every_advantage(rows):
     valid = [i for i, (_, _, ok) in enumerate(rows) if ok]
     invalid = [i for i, (_, _, ok) in enumerate(rows) if not ok]
-    assert out[invalid].tolist() == [0.0] * len(invalid)
-    if valid:
-        close(out[valid], method(inputs([rows[i] for i in valid])))
+    x, alone = inputs(rows), inputs([rows[i] for i in valid])
+    for name in ADVANTAGES:
+        with about(name):
+            method = bind(name, BEST)
+            out = method(x)
+            assert out[invalid].tolist() == [0.0] * len(invalid)
+            if valid:
+                close(out[valid], method(alone))
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
 @given(rewards=st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=8), groups=st.lists(st.integers(0, 2), min_size=8, max_size=8))
-def test_finite(name, rewards, groups):
-    out = bind(name, max(rewards))(inputs([(r, g, True) for r, g in zip(rewards, groups, strict=False)]))
-    assert out.isfinite().all()
+def test_every_advantage_is_finite(rewards, groups):
+    x = inputs([(r, g, True) for r, g in zip(rewards, groups, strict=False)])
+    for name in ADVANTAGES:
+        with about(name):
+            assert bind(name, max(rewards))(x).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
@@ -155,34 +177,39 @@ def test_credit_is_zero_outside_the_mask_and_finite(name):
     assert out.isfinite().all()
 
 
-@pytest.mark.parametrize("name", SELECTS)
 @given(rows=ROWS)
-def test_selection_says_for_every_rollout_whether_it_stays_and_why(name, rows):
-    keep, reason = registries.rollout_filter.bind(name)(inputs(rows))
-    assert keep.dtype == torch.bool
-    assert keep.shape == (len(rows),)
-    assert reason
+def test_every_selection_says_for_every_rollout_whether_it_stays_and_why(rows):
+    x = inputs(rows)
+    for name in SELECTS:
+        with about(name):
+            keep, reason = bound("rollout_filter", name)(x)
+            assert keep.dtype == torch.bool
+            assert keep.shape == (len(rows),)
+            assert reason
 
 
-@pytest.mark.parametrize("name", WHOLE_GROUPS)
 @given(rows=ROWS)
-def test_selection_keeps_or_drops_whole_groups(name, rows):
-    keep, _ = registries.rollout_filter.bind(name)(inputs(rows))
-    kept: dict[int, set[bool]] = {}
-    for (_, group, _), k in zip(rows, keep.tolist(), strict=True):
-        kept.setdefault(group, set()).add(k)
-    assert all(len(values) == 1 for values in kept.values())
+def test_every_selection_keeps_or_drops_whole_groups(rows):
+    x = inputs(rows)
+    for name in WHOLE_GROUPS:
+        with about(name):
+            keep, _ = bound("rollout_filter", name)(x)
+            kept: dict[int, set[bool]] = {}
+            for (_, group, _), k in zip(rows, keep.tolist(), strict=True):
+                kept.setdefault(group, set()).add(k)
+            assert all(len(values) == 1 for values in kept.values())
 
 
-@pytest.mark.parametrize("name", SHAPES)
 @given(rows=ROWS)
-def test_shaping_keeps_what_is_unjudged_and_leaves_its_input_alone(name, rows):
+def test_every_shaping_keeps_what_is_unjudged_and_leaves_its_input_alone(rows):
     x = inputs(rows)
     before = x.rewards_NK.clone()
-    out = registries.reward_shaping.bind(name, column_arguments(name, "task"))(x.rewards_NK, x.valid_N, x)
-    torch.testing.assert_close(x.rewards_NK, before, equal_nan=True, rtol=0, atol=0)
-    assert torch.equal(out.isnan(), before.isnan())
-    assert out.shape == before.shape
+    for name in SHAPES:
+        with about(name):
+            out = registries.reward_shaping.bind(name, column_arguments(name, "task"))(x.rewards_NK, x.valid_N, x)
+            torch.testing.assert_close(x.rewards_NK, before, equal_nan=True, rtol=0, atol=0)
+            assert torch.equal(out.isnan(), before.isnan())
+            assert out.shape == before.shape
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -9,7 +9,7 @@ import pytest
 
 
 def some(cases: Iterable[Any], always: Collection[Any]) -> list[Any]:
-    """The same cases in the same order; those that are not in `always` are slow ones.
+    """The same cases in the same order; those that are not in `always` are slow ones. A tuple is a case of several arguments.
 
     Raises:
         ValueError: `always` names a case that does not exist.
@@ -17,4 +17,5 @@ def some(cases: Iterable[Any], always: Collection[Any]) -> list[Any]:
     cases = list(cases)
     if unknown := [case for case in always if case not in cases]:
         raise ValueError(f"no such cases: {unknown}")
-    return [case if case in always else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+    values = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*value, marks=() if case in always else pytest.mark.slow) for case, value in zip(cases, values, strict=True)]

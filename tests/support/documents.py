@@ -141,13 +141,17 @@ MINIMAL: dict[str, Any] = {
 """What fragments are merged into: a supervised stage `sft` and a stage `rl`."""
 
 
+_command = functools.cache(functools.partial(get_command, app))
+"""The parsers of all commands, which take 70 ms to make."""
+
+
 def parse_vlmrl(words: list[str]) -> dict[str, Any]:
     """Parse a `vlmrl` command line as the program does, without running it: the parameters of the command.
 
     Raises:
         click.UsageError: as the program would.
     """
-    command: Any = get_command(app)
+    command: Any = _command()
     name, rest = "vlmrl", [word for word in words if word != "..."]
     while hasattr(command, "commands"):
         if not rest or rest[0] in ("--help", "--version"):
@@ -200,9 +204,10 @@ def methods_found() -> dict[str, Registry[Any]]:
     return registries(["examples.my_method", "examples.anchor_loss", "examples.entropy_weights", "examples.polygon"])
 
 
+@functools.cache
 def options_of_commands() -> dict[str, set[str]]:
     """Command -> its options."""
-    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    commands: dict[str, Any] = _command().commands  # type: ignore[attr-defined]
     found = {name: {option for p in command.params for option in p.opts} for name, command in commands.items()}
     tools = commands["tools"].commands
     own = {name: list(getattr(one, "commands", {"": one}).values()) for name, one in tools.items()}

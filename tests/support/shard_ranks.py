@@ -8,10 +8,12 @@ one). Rank 0 writes it to FOLDER/gradients/<case>, and beside it the calls betwe
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -21,19 +23,21 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from tests.support import preload, tiny
+from tests.support import tiny
 from tests.support.calls import Calls
 from vlmrl.algo.inputs import LossOutput
 from vlmrl.algo.registries import reducer
 from vlmrl.config.section import OptimSection
 from vlmrl.config.train import TrainSection
-from vlmrl.extras.scale import fsdp, lockstep, zero
+from vlmrl.extras.scale import fsdp, lockstep
+from vlmrl.extras.scale import zero as zero_engine
 from vlmrl.extras.scale.sharing import ranks_of, share
 from vlmrl.policy.forward import TokenLogprobs
 from vlmrl.policy.head import TokenStat
 from vlmrl.policy.load import freeze
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.policy.precision import settle_types
+from vlmrl.policy.vision import VisionCache
 from vlmrl.train import dist
 from vlmrl.train import replicas as ddp
 from vlmrl.train.adamw import PartOf, groups_of
@@ -43,7 +47,6 @@ from vlmrl.train.step import Learner, Minibatch, StepReport, optimizer_step
 from vlmrl.train.updates import ENGINES, Named, open_engine
 from vlmrl.types import PARTS, MediaRef
 
-assert preload is not None
 SHARDINGS: tuple[str, ...] = get_args(TrainSection.model_fields["sharding"].annotation)
 
 
@@ -162,10 +165,20 @@ def _descent(named: Named, cfg: OptimSection, *part_of: PartOf, fused: bool = Fa
     return torch.optim.SGD(groups, lr=cfg.lr), order
 
 
+_files = functools.cache(tiny.load)
+
+
+def _loaded(folder: Path) -> tiny.Tiny:
+    """A model of its own, with no features kept; files are read once in a process."""
+    world = _files(folder / "model", folder / "world")
+    policy = replace(world.policy, model=copy.deepcopy(world.policy.model))
+    return replace(world, policy=policy, vision=VisionCache(world.store, budget_bytes=2**28))
+
+
 def gradient(folder: Path, case: Case, sharding: str) -> tuple[dict[str, torch.Tensor], float, Calls]:
     """What one update subtracts from every weight, on rank 0, the norm of the gradient, and the calls of the first update. One process
     trains on the rows of all ranks."""
-    world = tiny.load(folder / "model", folder / "world")
+    world = _loaded(folder)
     before = {name: value.clone() for name, value in world.policy.state()}
     update = _update(world, case, sharding)
     with Calls() as calls:
@@ -242,11 +255,11 @@ def _without_idle_passes(control: str) -> None:
     lockstep.RankPass.forward = forward
 
 
-def main(folder: Path, names: Sequence[str], control: str | None = None) -> None:
-    """`control`: `<what is broken>/<engine>`."""
+def main(folder: Path, names: Sequence[str], control: str | None = None, zero: Collection[str] | None = None) -> None:
+    """`control`: `<what is broken>/<engine>`. `zero`: the cases that the engines of DeepSpeed run too; None: all."""
     dist.start()
     torch.use_deterministic_algorithms(True, warn_only=True)
-    for module in (ddp, fsdp, zero):
+    for module in (ddp, fsdp, zero_engine):
         module.make_optimizer = _descent  # pyright: ignore[reportPrivateImportUsage]
     shardings = SHARDINGS if dist.world() > 1 else ("ddp",)
     if control is not None:
@@ -254,7 +267,8 @@ def main(folder: Path, names: Sequence[str], control: str | None = None) -> None
         shardings = (engine,)
         _without_idle_passes(broken)
     for name in names:
-        for sharding in shardings if dist.world() == 1 else ALL[name].among(shardings):
+        own = shardings if zero is None or name in zero else [one for one in shardings if not one.startswith("zero")]
+        for sharding in own if dist.world() == 1 else ALL[name].among(own):
             found, norm, calls = gradient(folder, ALL[name], sharding)
             if dist.is_main():
                 out = folder / "gradients" / f"{name} {sharding} {dist.world()}.safetensors"
@@ -265,4 +279,6 @@ def main(folder: Path, names: Sequence[str], control: str | None = None) -> None
 
 
 if __name__ == "__main__":
+    import tests.support.preload  # noqa: F401
+
     main(Path(sys.argv[1]), sys.argv[2].split(","), *sys.argv[3:])

@@ -1,7 +1,8 @@
 """TRL's own trainers, without a model: objects that hold what two of their methods read, so that these methods run on given tensors.
 
 Generation, reward functions and the model's forward give what the test hands over; everything between is TRL's code. The arguments are
-the defaults of TRL's own config class with the test's on top. Import only where `trl` is installed.
+the defaults of TRL's own config class with the test's on top. `trl` is imported when a test asks for one of its classes: that takes seconds
+and much memory, and whoever collects tests runs others.
 """
 
 from __future__ import annotations
@@ -19,10 +20,6 @@ from torch import Tensor
 
 from vlmrl.compat import ensure_torchvision
 
-ensure_torchvision()
-
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
-
 
 class OneProcess:
     """An accelerator of one process, without the process-wide state of the real one."""
@@ -39,15 +36,22 @@ class OneProcess:
         return value
 
 
-def defaults(config: type, **given: Any) -> SimpleNamespace:
+def of_trl(name: str) -> Any:
+    ensure_torchvision()
+    import trl
+
+    return getattr(trl, name)
+
+
+def defaults(config: str, **given: Any) -> SimpleNamespace:
     """The arguments of a TRL trainer by its config class, which itself would look for devices when it is made."""
-    values = {f.name: f.default for f in dataclasses.fields(config) if f.default is not dataclasses.MISSING}
+    values = {f.name: f.default for f in dataclasses.fields(of_trl(config)) if f.default is not dataclasses.MISSING}
     unknown = set(given) - set(values)
-    assert not unknown, f"{config.__name__} has no {sorted(unknown)}"
+    assert not unknown, f"{config} has no {sorted(unknown)}"
     return SimpleNamespace(**{**values, "report_to": [], **given})
 
 
-def trainer(kind: type, config: type, *, columns: int = 1, micro_batches: int = 1, **given: Any) -> Any:
+def trainer(kind: type, config: str, *, columns: int = 1, micro_batches: int = 1, **given: Any) -> Any:
     """A trainer object with the attributes of `__init__` that the loss and the advantages read. No model, no tokenizer."""
     accumulation = {"gradient_accumulation_steps": micro_batches, "steps_per_generation": micro_batches}
     args = defaults(config, **accumulation, **given)
@@ -76,11 +80,11 @@ def trainer(kind: type, config: type, *, columns: int = 1, micro_batches: int = 
 
 
 def grpo(**given: Any) -> Any:
-    return trainer(GRPOTrainer, GRPOConfig, **given)
+    return trainer(of_trl("GRPOTrainer"), "GRPOConfig", **given)
 
 
 def rloo(**given: Any) -> Any:
-    return trainer(RLOOTrainer, RLOOConfig, **{"beta": 0.0, **given})
+    return trainer(of_trl("RLOOTrainer"), "RLOOConfig", **{"beta": 0.0, **given})
 
 
 @contextlib.contextmanager
@@ -104,7 +108,7 @@ def scored(
     ids = [[1] * n for n in lengths]
     texts = ["answer"] * len(ids)
     prompts = [[1, 1]] * len(ids)
-    made = (prompts, ids, texts) if isinstance(peer, RLOOTrainer) else (prompts, ids, None, texts, sampled, {}, None, None)
+    made = (prompts, ids, texts) if isinstance(peer, of_trl("RLOOTrainer")) else (prompts, ids, None, texts, sampled, {}, None, None)
     peer._generate = lambda questions: made
     peer._calculate_rewards = lambda *a: rewards_NK
     peer._get_per_token_logps_and_entropies = lambda *a, **k: (logp_NT, None, None)

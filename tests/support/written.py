@@ -151,7 +151,7 @@ class Bench:
         for method in stage.get("reweight", ()):
             if isinstance(marker := method.get("marker"), str):  # a text, whose ids the tokenizer knows
                 method["marker"] = s.bundle.tokenize(marker)
-        cfg = opened_recipe({**self.raw, "stages": [recipe_stage(**stage)]}).config
+        cfg = Config.model_validate({**self.raw, "stages": [recipe_stage(**stage)]})
         (section,) = cfg.stages
         assert isinstance(section, GrpoSection)
         if problems := method_problems(cfg):
@@ -191,7 +191,7 @@ class Bench:
 
 def recipe_stage(**stage: Any) -> dict[str, Any]:
     """A stage of plain GRPO. `rollout` is merged with what is here, everything else takes the place of it."""
-    rollout = {"num_generations": GROUP, "prompts_per_step": 4, "generation_batch_size": 4, "max_new_tokens": 96}
+    rollout = {"num_generations": GROUP, "prompts_per_step": 4, "generation_batch_size": 4, "max_new_tokens": 96, "graphs": False}
     return (
         {
             "name": "rl",
@@ -239,7 +239,8 @@ def bench(files: tuple[Path, Path], root: Path, patch: pytest.MonkeyPatch) -> It
     patch.setitem(ENGINES, "hf", EngineKind(make=lambda session, rollout: Written(session)))
     raw = {
         "run": {"name": "written", "root": str(root), "trackers": [], "threads": 1},
-        "model": {"path": str(model), "device": "cpu"},
+        "model": {"path": str(model), "device": "cpu", "gradient_checkpointing": False},
+        "train": {"rehearse": False},
         "data": {"root": str(world)},
         "media": {"min_pixels": 3136, "max_pixels": 4704, "max_frames": 32, "prefetch": False},
         "eval": {},

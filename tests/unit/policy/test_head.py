@@ -62,7 +62,7 @@ def test_equals_log_softmax_in_float64(chunks: tuple[int, int], temperature: flo
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("chunks", [(1, 1), (2, 3), (M, V), (M, V + 1)])
+@pytest.mark.parametrize("chunks", [pytest.param((1, 1), marks=pytest.mark.slow), (2, 3), (M, V), (M, V + 1)])
 def test_gradcheck(chunks: tuple[int, int]) -> None:
     hidden, head, targets = data()
     bias = torch.linspace(-1, 1, V, dtype=torch.float64).requires_grad_()

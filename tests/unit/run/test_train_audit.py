@@ -332,7 +332,7 @@ def test_many_rows_are_loaded_as_few_are(files, tmp_path, monkeypatch):
     from vlmrl.run.media import open_media
 
     first, *others = rows_of(files[1])
-    rows = [{**row, "id": f"{row['id']}-{n}"} for n in range(6) for row in others]
+    rows = [{**row, "id": f"{row['id']}-{n}"} for n in range(2) for row in others]
     rows[3] |= {"answer": "90.00 to 95.00"}
     lines = [first, "{not json", *rows, first]
     cfg = config(write_rows(files[1], "many.jsonl", lines), data={"max_bad_rows": 0.5, "dedupe": "keep_first"})

@@ -93,7 +93,7 @@ class There:
             tasks=("a", "b"),
         )
 
-    def generate(self, policy: Any, settings: GenerationSettings, count: int = 3, answers: int = 4) -> list[list[Rollout]]:
+    def generate(self, policy: Any, settings: GenerationSettings, count: int = 2, answers: int = 3) -> list[list[Rollout]]:
         requests = [
             Request(prompt=p, ks=tuple(range(answers)), seeds=tuple(100 * n + k for k in range(answers)))
             for n, p in enumerate(self.tiny.prompts(count))
@@ -124,7 +124,7 @@ def moved(tiny: tiny_module.Tiny, lora: LoraSpec | None = None) -> Iterator[Ther
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(0.0, 1.0), (1.0, 1.0), (1.3, 0.8)])
 def test_rollouts_are_those_of_the_cpu(there: There, temperature: float, top_p: float) -> None:
-    settings = GenerationSettings(max_new_tokens=16, temperature=temperature, top_p=top_p)
+    settings = GenerationSettings(max_new_tokens=8, temperature=temperature, top_p=top_p)
     got, expected = there.generate(there.policy, settings), there.generate(there.here, settings)
     assert [[r.ids for r in group] for group in got] == [[r.ids for r in group] for group in expected]
     for one, other in zip((r for g in got for r in g), (r for g in expected for r in g), strict=True):
@@ -135,7 +135,7 @@ def test_rollouts_are_those_of_the_cpu(there: There, temperature: float, top_p: 
 def test_a_token_waits_once(there: There) -> None:
     """Two lengths of the same rollouts: what the longer one has more is decoding."""
     seen: list[tuple[int, int, int]] = []
-    for tokens in (4, 20):
+    for tokens in (4, 12):
         engine = HFEngine(there.policy, there.vision)
         requests = [Request(prompt=p, ks=(0, 1), seeds=(n, 50 + n)) for n, p in enumerate(there.tiny.prompts(2))]
         there.fake.reset()
@@ -236,7 +236,7 @@ def test_other_models(case: str, tmp_path: Path, tiny: tiny_module.Tiny, monkeyp
             there.policy.compute, there.policy.prefix_backend = torch.bfloat16, "flash"
             there.policy.model.set_attn_implementation({"text_config": "vlmrl_sdpa", "vision_config": windows.TOWER})
         learner, batch = there.learner(), there.batch()
-        groups = there.generate(there.policy, GenerationSettings(max_new_tokens=8), count=2)
+        groups = there.generate(there.policy, GenerationSettings(max_new_tokens=4))
         assert all(r.ids for group in groups for r in group)
         if case == "adapters":
             reference = score_rows(

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.support import cases
 from tests.support import tiny as tiny_module
 from tests.support.builders import sample
 from tests.support.tiny import Tiny
@@ -66,7 +67,7 @@ class World:
         return out
 
 
-@pytest.fixture(scope="module", params=("qwen2_vl", "qwen2_5_vl", "qwen3_vl"))
+@pytest.fixture(scope="module", params=cases.some(["qwen2_vl", "qwen2_5_vl", "qwen3_vl"], {"qwen2_5_vl", "qwen3_vl"}))
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     model, data = tiny_module.make_files(tmp_path_factory.mktemp(request.param), sft=2, train=4, test=2, family=request.param)
     rng = np.random.default_rng(0)

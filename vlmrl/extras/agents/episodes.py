@@ -24,6 +24,7 @@ from vlmrl import faults
 from vlmrl.answers.tags import FREE, parse
 from vlmrl.data.encode import Encoder, Processor
 from vlmrl.errors import RowError
+from vlmrl.extras.agents.ahead import Spent
 from vlmrl.extras.agents.conversation import Conversation
 from vlmrl.extras.agents.forks import NONE, Forks
 from vlmrl.extras.agents.history import History
@@ -99,6 +100,8 @@ class EnvSetup:
     longest: int | None = None
     """Tokens of the longest prompt; None: no limit but that of the encoder, for the first."""
     forks: Forks = NONE
+    spent: Spent = field(default_factory=Spent)
+    """What the episodes have waited for."""
 
 
 def make_table(
@@ -169,15 +172,14 @@ def run_attempts(
         RowError, MediaError: an observation cannot be encoded.
     """
     sizes = [attempts] * len(tasks) if isinstance(attempts, int) else attempts
-    opened = [
-        (place, k, table.pool.episode(task, seed))
-        for place, ((task, seed), n) in enumerate(zip(tasks, sizes, strict=True))
-        for k in range(n)
-    ]
+    ahead = table.pool.ahead
+    groups = [ahead.take(task, seed, n) for (task, seed), n in zip(tasks, sizes, strict=True)]
+    opened = [(place, k, episode) for place, group in enumerate(groups) for k, episode in enumerate(group)]
     try:
-        firsts = [episode.reset() for *_, episode in opened]
+        with table.spent.on("environment"):
+            firsts = [first for group in ahead.firsts(groups) for first in group]
         every = [
-            _Attempt(number, recorded(tasks[place][0]), tasks[place][1], place, k, episode, first.result(), first.result().optimum)
+            _Attempt(number, recorded(tasks[place][0]), tasks[place][1], place, k, episode, first, first.optimum)
             for number, ((place, k, episode), first) in enumerate(zip(opened, firsts, strict=True))
         ]
         with table.talk() as session:
@@ -200,11 +202,13 @@ def _play(table: EnvSetup, every: Sequence[_Attempt], session: MultiTurnSession,
             break
         goes_on = turn + 1 < table.turns and table.history.window(turn + 1).start <= turn
         seeds = [seed_of(alike[0].place, table.forks.leader(alike[0].k, turn), turn) for alike, _ in asked]
-        answers = _answers(table, session, asked, seeds, goes_on=goes_on)
+        with table.spent.on("sampling"):
+            answers = _answers(table, session, asked, seeds, goes_on=goes_on)
         each = [(one, answer) for (alike, _), answer in zip(asked, answers, strict=True) for one in alike]
-        steps = [one.episode.step(table.action(answer.text)) for one, answer in each]
-        for (one, answer), step in zip(each, steps, strict=True):
-            _record(one, answer, step.result(), last=turn + 1 == table.turns)
+        with table.spent.on("environment"):
+            steps = [one.episode.step(table.action(answer.text)) for one, answer in each]
+            for (one, answer), step in zip(each, steps, strict=True):
+                _record(one, answer, step.result(), last=turn + 1 == table.turns)
         faults.point("rollout.turn")
 
 
@@ -278,6 +282,10 @@ def _record(one: _Attempt, answer: Rollout, came: Reply, *, last: bool) -> None:
     assert one.seen is not None
     outcome = "turns" if last and not came.done else came.outcome
     one.reply = came
+    if came.done:
+        one.episode.close()  # its room is for one that begins ahead
+    if came.fault is not None and not one.episode.began:
+        return  # it was shown another's beginning and had none of its own
     one.done.append(
         TrajectoryTurn(
             seen=one.seen,

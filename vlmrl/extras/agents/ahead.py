@@ -1,0 +1,111 @@
+"""Episodes ahead of need: worlds that are started before anybody asks for them, and a first screen that is drawn once for a group.
+
+Which tasks and seeds come next does not depend on the policy, so their worlds can begin while it samples and learns. Attempts with the
+same task and seed begin alike: the first of them shows its screen to all, and the others' worlds start while that is answered. When
+such a world is used it has to have shown the same, or its attempt ends in the fault `unlike`.
+
+What was begun ahead and is not wanted is thrown away. Nothing that is seen, played or recorded depends on what was begun when.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vlmrl.extras.agents.pool import Episode, Reply
+
+Wanted = tuple[Mapping[str, Any], int, int]
+"""(task, environment's seed, attempts)."""
+
+
+class Spent:
+    """Seconds that whoever plays has waited, by what for."""
+
+    def __init__(self) -> None:
+        self.seconds = {"environment": 0.0, "sampling": 0.0}
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Time a block."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] += time.perf_counter() - began
+
+
+class Ahead:
+    """The episodes of a pool that have begun and wait for somebody to play them. Used by one thread at a time."""
+
+    def __init__(self, make: Callable[..., Episode], *, alike: bool):
+        """`make(task, seed, leads=)` a new episode (`EnvPool.episode`). `alike`: attempts with the same task and seed begin alike; where
+        they need not, nothing begins ahead."""
+        self.alike = alike
+        self.most = 0
+        """Most episodes that were played at once."""
+        self.drawn_once = self.thrown_away = 0
+        """Attempts that were shown another's first screen; episodes that were begun or were to begin, and nobody wanted."""
+        self._make = make
+        self._held: dict[str, list[Episode]] = {}
+
+    def take(self, task: Mapping[str, Any], seed: int, attempts: int) -> list[Episode]:
+        """Episodes of a task and seed: those that are held, and new ones."""
+        held = self._held.pop(_name(task, seed), [])
+        self._drop(held[attempts:])
+        return held[:attempts] + self._new(task, seed, range(len(held), attempts))
+
+    def foresee(self, wanted: Sequence[Wanted]) -> None:
+        """Let these begin while nobody waits, the first attempt at each before the second at any. What is held beside them goes."""
+        if not self.alike:
+            return
+        before, self._held = self._held, {}
+        for task, seed, attempts in wanted:
+            held = before.pop(_name(task, seed), [])
+            self._held.setdefault(_name(task, seed), []).extend(held or self._new(task, seed, range(attempts)))
+        self._drop([one for held in before.values() for one in held])
+        for of_all in zip_longest(*self._held.values()):
+            for episode in of_all:
+                if episode is not None:
+                    episode.begin()
+
+    def firsts(self, groups: Sequence[Sequence[Episode]]) -> list[list[Reply]]:
+        """What each attempt of each group is shown first. Attempts of a group have the same task and seed."""
+        self.most = max(self.most, sum(map(len, groups)))
+        if not self.alike:
+            asked = [[episode.reset() for episode in group] for group in groups]
+            return [[one.result() for one in group] for group in asked]
+        leading = [group[0].reset() for group in groups if group]
+        for of_all in zip_longest(*(group[1:] for group in groups)):
+            for episode in of_all:
+                if episode is not None:
+                    episode.begin()
+        shown = [one.result() for one in leading]
+        return [self._of_group(group, shown.pop(0)) if group else [] for group in groups]
+
+    def _of_group(self, group: Sequence[Episode], first: Reply) -> list[Reply]:
+        """The first attempt whose world begins shows its screen to those behind it."""
+        replies = [first]
+        while replies[-1].observation is None and len(replies) < len(group):
+            replies.append(group[len(replies)].reset().result())
+        leader, others = group[len(replies) - 1], group[len(replies) :]
+        for other in others:
+            other.follow(leader)
+        self.drawn_once += len(others)
+        return [*replies, *(replies[-1] for _ in others)]
+
+    def _new(self, task: Mapping[str, Any], seed: int, attempts: range) -> list[Episode]:
+        return [self._make(task, seed, leads=k == 0) for k in attempts]
+
+    def _drop(self, episodes: Sequence[Episode]) -> None:
+        self.thrown_away += len(episodes)
+        for episode in episodes:
+            episode.close()
+
+
+def _name(task: Mapping[str, Any], seed: int) -> str:
+    return json.dumps([task, seed], sort_keys=True)

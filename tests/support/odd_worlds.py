@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 
 from examples.my_world import Lights
 from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
 from vlmrl.protocols import environment
 
+BEGUN: Counter[int] = Counter()
+"""How often a seed was begun in this process."""
+
 
 class Odd(Lights):
     def __init__(self, how: str):
         self.how, self.used = how, 0
+        if how == "uneven identity":
+            self.identity = {**Lights.identity, "process": str(os.getpid())}
 
     def reset(self, task, seed):
         self.used += 1
+        BEGUN[seed] += 1
+        if self.how == "uneven":
+            super().reset(task, seed)
+            return Observation(text=f"Stop or go? {os.getpid()} {BEGUN[seed]}")
+        if self.how == "begins once" and BEGUN[seed] > 1:
+            raise OSError("no second time")
         if self.how == "dirty" and self.used > 1:
             return Observation(text="again")
         if self.how == "unseeded":
@@ -42,4 +54,10 @@ class Odd(Lights):
 @environment("odd")
 def odd(*, how: str) -> Odd:
     """An environment that does something wrong."""
+    return Odd(how)
+
+
+@environment("odd_bridge", deterministic=False)
+def odd_bridge(*, how: str) -> Odd:
+    """One that does not promise to do otherwise."""
     return Odd(how)

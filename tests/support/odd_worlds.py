@@ -23,6 +23,7 @@ class Odd(Lights):
     def reset(self, task, seed):
         self.used += 1
         BEGUN[seed] += 1
+        self.order = BEGUN[seed]
         if self.how == "uneven":
             super().reset(task, seed)
             return Observation(text=f"Stop or go? {os.getpid()} {BEGUN[seed]}")
@@ -39,6 +40,8 @@ class Odd(Lights):
         return super().reset(task, seed)
 
     def step(self, action):
+        if self.how == "fails once" and self.order == 1:
+            raise OSError("only in the first world of this seed")
         if self.how == "raises" and action not in ("stop", "go"):
             raise KeyError(action)
         if self.how == "infinite":

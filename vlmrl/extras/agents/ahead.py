@@ -1,8 +1,9 @@
-"""Episodes ahead of need: worlds that are started before anybody asks for them, and a first screen that is drawn once for a group.
+"""Episodes ahead of need: worlds that are started before anybody asks for them, and one for all attempts that did the same so far.
 
 Which tasks and seeds come next does not depend on the policy, so their worlds can begin while it samples and learns. Attempts with the
-same task and seed begin alike: the first of them shows its screen to all, and the others' worlds start while that is answered. When
-such a world is used it has to have shown the same, or its attempt ends in the fault `unlike`.
+same task and seed begin alike and are one until they act differently (`agents.episodes`): the first of them shows its screen to all, and
+the others' worlds start while that is answered. When such a world is used it has to have shown the same, or its attempt ends in the fault
+`unlike`.
 
 What was begun ahead and is not wanted is thrown away. Nothing that is seen, played or recorded depends on what was begun when.
 """
@@ -51,6 +52,8 @@ class Ahead:
         self.drawn_once = self.thrown_away = 0
         """Attempts that were shown another's first screen; episodes that were begun or were to begin, and nobody wanted."""
         self._make = make
+        self.worlds = 2**31
+        """Worlds that a group needs, as the last ones did: so many of its attempts begin ahead."""
         self._held: dict[str, list[Episode]] = {}
 
     def take(self, task: Mapping[str, Any], seed: int, attempts: int) -> list[Episode]:
@@ -68,35 +71,40 @@ class Ahead:
             held = before.pop(_name(task, seed), [])
             self._held.setdefault(_name(task, seed), []).extend(held or self._new(task, seed, range(attempts)))
         self._drop([one for held in before.values() for one in held])
-        for of_all in zip_longest(*self._held.values()):
-            for episode in of_all:
-                if episode is not None:
-                    episode.begin()
+        self._begin([held[: self.worlds] for held in self._held.values()])
 
-    def firsts(self, groups: Sequence[Sequence[Episode]]) -> list[list[Reply]]:
-        """What each attempt of each group is shown first. Attempts of a group have the same task and seed."""
+    def learn(self, groups: Sequence[Sequence[Episode]]) -> None:
+        """Take in which world each attempt of each group ended in."""
+        if groups:
+            self.worlds = -(-sum(len({id(one) for one in group}) for group in groups) // len(groups))
+
+    def firsts(self, groups: Sequence[Sequence[Episode]]) -> list[list[tuple[Reply, Episode]]]:
+        """What each attempt of each group is shown first, and by whose world. Attempts of a group have the same task and seed."""
         self.most = max(self.most, sum(map(len, groups)))
         if not self.alike:
             asked = [[episode.reset() for episode in group] for group in groups]
-            return [[one.result() for one in group] for group in asked]
+            return [[(one.result(), episode) for one, episode in zip(*pair, strict=True)] for pair in zip(asked, groups, strict=True)]
         leading = [group[0].reset() for group in groups if group]
-        for of_all in zip_longest(*(group[1:] for group in groups)):
-            for episode in of_all:
-                if episode is not None:
-                    episode.begin()
+        self._begin([group[1 : self.worlds] for group in groups])
         shown = [one.result() for one in leading]
         return [self._of_group(group, shown.pop(0)) if group else [] for group in groups]
 
-    def _of_group(self, group: Sequence[Episode], first: Reply) -> list[Reply]:
+    def _of_group(self, group: Sequence[Episode], first: Reply) -> list[tuple[Reply, Episode]]:
         """The first attempt whose world begins shows its screen to those behind it."""
         replies = [first]
         while replies[-1].observation is None and len(replies) < len(group):
             replies.append(group[len(replies)].reset().result())
-        leader, others = group[len(replies) - 1], group[len(replies) :]
-        for other in others:
-            other.follow(leader)
-        self.drawn_once += len(others)
-        return [*replies, *(replies[-1] for _ in others)]
+        own = list(zip(replies, group, strict=False))
+        others = len(group) - len(own)
+        self.drawn_once += others
+        return own + own[-1:] * others
+
+    def _begin(self, groups: Sequence[Sequence[Episode]]) -> None:
+        """While nobody waits, the first of every group before the second of any."""
+        for of_all in zip_longest(*groups):
+            for episode in of_all:
+                if episode is not None:
+                    episode.begin()
 
     def _new(self, task: Mapping[str, Any], seed: int, attempts: range) -> list[Episode]:
         return [self._make(task, seed, leads=k == 0) for k in attempts]

@@ -57,8 +57,8 @@ def count(counters: Counters, table: EnvSetup) -> None:
     counters.add("environment/retried", lambda: float(sum(pool.retried.values())))
     counters.add("time/environment", lambda: seconds["environment"])
     counters.add("time/sampling", lambda: seconds["sampling"])
-    counters.add("work/worlds_begun", lambda: float(pool.begun))
-    counters.add("work/worlds_ahead", lambda: float(pool.begun_ahead))
+    counters.add("work/worlds_begun", lambda: float(pool.begun()))
+    counters.add("work/worlds_ahead", lambda: float(pool.begun(ahead=True)))
     counters.add("work/worlds_unused", lambda: float(pool.ahead.thrown_away))
     counters.add("work/screens_shared", lambda: float(pool.ahead.drawn_once))
 

@@ -7,7 +7,7 @@ changes nothing but the time that it takes.
 
 What fails more often than `retries` is a fault: a value with a reason, and no reward. Reasons: `timeout`, `crashed`, `memory`,
 `raised:<type>`, `protocol` (the environment returned what none may return), `drift` (made again, it showed something else) and `unlike`
-(it began otherwise than the attempt whose first screen it was shown: `agents.ahead`).
+(it began otherwise than the attempt that it was one with until then: `agents.ahead`).
 
 Episodes may begin before they are asked for, while nobody waits for their worker. A worker then never holds more of them than it held
 at once without that.
@@ -31,6 +31,9 @@ from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
 from vlmrl.rewards.run.process import WorkerLost, WorkerProcess
 
 PROGRAM = "vlmrl.extras.agents.worker"
+ALIKE = "attempts must be alike until they act differently, or environment.ahead be false"
+Past = tuple[list[tuple[str | None, str]], Mapping[str, str]]
+"""([action, None for the reset; hash of what came of it], what the environment says of itself)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,7 @@ class PoolSettings:
     start: float = 120.0
     """Deadline of starting a worker, and of making an environment in it."""
     ahead: bool = True
-    """Whether episodes begin ahead of need, and one first screen is drawn for all attempts that begin alike."""
+    """Whether episodes begin ahead of need, and attempts that begin and act alike are one until they part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +103,11 @@ class Episode:
         self._process: WorkerProcess | None = None
         """Where its environment is; another than the host's where that was lost."""
         self._past: list[tuple[str | None, str]] = []
-        """(action, None for the reset; hash of what came of it)"""
         self._fault: Reply | None = None
         self._ahead: Reply | None = None
         """What the reset gave that nobody has asked for yet."""
-        self._like: tuple[str, Mapping[str, str]] | None = None
-        """(hash of what it must begin with, identity), until that was looked at."""
+        self._like: Past | None = None
+        """What it must do before it goes on."""
         self._closed = False
 
     def open(self) -> Future[Reply]:
@@ -120,14 +122,13 @@ class Episode:
         """The first observation."""
         return self._host.lane.submit(self._reset)
 
-    def follow(self, leader: Episode) -> None:
-        """Take the first observation of another episode of this task and seed, which is there, for one's own. It is held against it at
-        the first step, which resets where nothing has."""
-        self._like = leader.beginning()
+    def past(self) -> Past:
+        """What it did so far, while it waits."""
+        return list(self._past), self._host.identity
 
-    def beginning(self) -> tuple[str, Mapping[str, str]]:
-        """(hash of its first observation, which is there; what the environment says of itself)"""
-        return self._past[0][1], self._host.identity
+    def follow(self, past: Past) -> None:
+        """Go on where another episode of this task and seed was. The next operation does first what that one did."""
+        self._like = past
 
     def step(self, action: str) -> Future[Reply]:
         return self._host.lane.submit(self._act, "step", action)
@@ -170,7 +171,7 @@ class Episode:
             try:
                 self._recover()
                 if operation != "reset":
-                    self._begin_alike()
+                    self._come_after()
                 answer = self._raw(operation, action)
                 self._past.append((action, _digest(answer)))
                 return _reply(answer)
@@ -185,7 +186,7 @@ class Episode:
                 self._recover()
                 if operation is None:
                     return Reply()
-                self._begin_alike()
+                self._come_after()
                 return _reply(self._request(operation, {"n": n}))
             except _Lost as lost:
                 self._failed(lost)
@@ -201,22 +202,22 @@ class Episode:
             if _digest(self._raw("reset" if action is None else "step", action)) != before:
                 raise _Lost("drift", f"made again after a fault, the episode with seed {self.seed} shows something else", last=True)
 
-    def _begin_alike(self) -> None:
-        """Where another's first observation stands for its own: begin, unless it has, and hold one against the other."""
+    def _come_after(self) -> None:
+        """Do what the episode did that this one follows; all that comes of it has to be the same."""
         if self._like is None:
             return
         self._host.begun_ahead += self._ahead is not None
         self._ahead = None
-        if not self._past:
-            self._past.append((None, _digest(self._raw("reset", None))))
-        (shown, identity), self._like = self._like, None
+        past, identity = self._like
         if identity != self._host.identity:
-            told = f"the environment says that it is {dict(self._host.identity)}, and {dict(identity)} in another worker"
-        elif self._past[0][1] != shown:
-            told = f"with seed {self.seed} it began otherwise than another attempt with the same task and seed"
-        else:
-            return
-        raise _Lost("unlike", f"{told}; attempts must begin alike, or environment.ahead be false", last=True)
+            raise _Lost("unlike", f"it is {dict(self._host.identity)}, and {dict(identity)} in another worker; {ALIKE}", last=True)
+        for n, (action, came) in enumerate(past):
+            if n == len(self._past):
+                self._past.append((action, _digest(self._raw("reset" if action is None else "step", action))))
+            if self._past[n][1] != came:
+                told = f"with seed {self.seed} it {'went on' if n else 'began'} otherwise than another attempt at the same task"
+                raise _Lost("unlike", f"{told}; {ALIKE}", last=True)
+        self._like = None
 
     def _raw(self, operation: str, action: str | None) -> Mapping[str, Any]:
         if operation == "reset":
@@ -373,8 +374,7 @@ class EnvPool:
         self._episodes = 0
 
     def episode(self, task: Mapping[str, Any], seed: int, *, worker: int | None = None, leads: bool = False) -> Episode:
-        """A new episode, on the worker with the fewest, or on the one with that number. Close it. `leads`: others wait for its beginning,
-        so such episodes are dealt to all workers alike."""
+        """A new episode, on the worker with the fewest, or on the one with that number. Close it. `leads`: others wait for it."""
         host = min(self._hosts, key=lambda one: (one.running, one.led)) if worker is None else self._hosts[worker]
         host.enter(leads=leads)
         self._episodes += 1
@@ -405,15 +405,9 @@ class EnvPool:
         """Workers started so far."""
         return sum(host.started for host in self._hosts)
 
-    @property
-    def begun(self) -> int:
-        """Episodes that began so far, those that were made again too."""
-        return sum(host.resets for host in self._hosts)
-
-    @property
-    def begun_ahead(self) -> int:
-        """Those that had begun before they were asked for."""
-        return sum(host.begun_ahead for host in self._hosts)
+    def begun(self, *, ahead: bool = False) -> int:
+        """Episodes that began so far, those that were made again too; or those that had begun before they were asked for."""
+        return sum(host.begun_ahead if ahead else host.resets for host in self._hosts)
 
     def pids(self) -> list[int]:
         """Process ids of the workers that live."""

@@ -52,8 +52,11 @@ class Scripted:
     def begin(self) -> None:
         """It begins when it is asked."""
 
-    def follow(self, leader: Scripted) -> None:
-        assert leader.began
+    def past(self) -> None:
+        """Nothing that a script looks at."""
+
+    def follow(self, past: None) -> None:
+        """It does what is written."""
 
     @property
     def began(self) -> bool:
@@ -93,7 +96,7 @@ def expected(script: Script) -> tuple[str | None, list[float]]:
 def generate(requests: Sequence[Request], settings: object) -> list[list[Rollout]]:
     del settings
     return [
-        [Rollout(k=k, ids=(3, 4), logprobs=(-1.0, -1.0), text="go", finish="stop", policy_version=0) for k in request.ks]
+        [Rollout(k=k, ids=(3, 4), logprobs=(-1.0, -1.0), text=f"go {k}", finish="stop", policy_version=0) for k in request.ks]
         for request in requests
     ]
 

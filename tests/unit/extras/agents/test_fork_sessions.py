@@ -124,8 +124,7 @@ class Losing:
 class Lost:
     def __init__(self, episode: Episode):
         self.episode, self.reset, self.close, self.steps = episode, episode.reset, episode.close, 0
-        self.beginning = episode.beginning
-        self.began = True
+        self.past, self.follow, self.began = episode.past, episode.follow, True
 
     def step(self, action: str) -> Future[Reply]:
         self.steps += 1

@@ -23,7 +23,7 @@ from vlmrl.extras.agents.find import open_pool
 from vlmrl.extras.agents.foresight import Coming, Foresight
 from vlmrl.extras.agents.history import History
 from vlmrl.extras.agents.lane import Lane
-from vlmrl.extras.agents.pool import EnvPool, Episode, PoolSettings, Reply
+from vlmrl.extras.agents.pool import EnvPool, Episode, Past, PoolSettings, Reply
 from vlmrl.extras.agents.screens import ScreenFolder
 from vlmrl.extras.agents.trajectory import Trajectory
 from vlmrl.rollout.engine_hf import HFEngine
@@ -35,8 +35,10 @@ TASKS: list[tuple[dict[str, Any], int]] = [({"id": "a", "length": 2}, 11), ({"id
 WANTED = [(task, seed, 3) for task, seed in TASKS]
 
 
-def solved(first: Reply, episode: Episode) -> list[Reply]:
-    """An episode along the solution."""
+def solved(episode: Episode, first: Reply, past: Past | None) -> list[Reply]:
+    """An episode along the solution; `past` of the other that has shown its first screen."""
+    if past is not None:
+        episode.follow(past)
     replies = [first]
     while not replies[-1].done:
         action = episode.solve().result()
@@ -47,8 +49,11 @@ def solved(first: Reply, episode: Episode) -> list[Reply]:
 
 def played(pool: EnvPool) -> list[list[list[Reply]]]:
     groups = [pool.ahead.take(*wanted) for wanted in WANTED]
-    firsts = pool.ahead.firsts(groups)
-    return [[solved(*one) for one in zip(*pair, strict=True)] for pair in zip(firsts, groups, strict=True)]
+    begin = [
+        [(episode, first, None if shown_by is episode else shown_by.past()) for episode, (first, shown_by) in zip(*pair, strict=True)]
+        for pair in zip(groups, pool.ahead.firsts(groups), strict=True)
+    ]
+    return [[solved(*one) for one in group] for group in begin]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +61,7 @@ def plain() -> list[list[list[Reply]]]:
     with open_pool("toy_desk", settings=dataclasses.replace(LIMITS, ahead=False)) as pool:
         pool.ahead.foresee(WANTED)
         made = played(pool)
-        assert (pool.begun, pool.begun_ahead, pool.ahead.drawn_once) == (6, 0, 0)
+        assert (pool.begun(), pool.begun(ahead=True), pool.ahead.drawn_once) == (6, 0, 0)
         return made
 
 
@@ -64,14 +69,14 @@ def plain() -> list[list[list[Reply]]]:
 @pytest.mark.parametrize("arguments", [{}, {"crash_share": 0.5}, {"crash_share": 0.5, "fault": "raise"}], ids=str)
 def test_what_is_seen_does_not_depend_on_when_worlds_begin(plain, workers: int, arguments: dict[str, Any]) -> None:
     with open_pool("toy_desk", arguments, settings=dataclasses.replace(LIMITS, workers=workers)) as pool:
-        assert played(pool) == plain, "nothing is begun ahead of the first ones but those that follow another"
+        assert played(pool) == plain
         pool.ahead.foresee(WANTED)
         assert played(pool) == plain
         pool.ahead.foresee(WANTED)
-        assert comes_true(lambda: pool.begun >= 18), "six more begin though nobody asks"
+        assert comes_true(lambda: pool.begun() >= 18), "six more begin though nobody asks"
         assert played(pool) == plain
         assert pool.ahead.drawn_once == 12
-        assert pool.begun_ahead >= 6
+        assert pool.begun(ahead=True) >= 6
         assert not pool.faults
         assert (sum(pool.retried.values()) > 0) == bool(arguments)
 
@@ -80,10 +85,10 @@ def test_what_was_begun_and_is_not_wanted_is_thrown_away(plain) -> None:
     with open_pool("toy_desk", settings=LIMITS) as pool:
         played(pool)
         pool.ahead.foresee([({"id": "c"}, 1, 3), WANTED[1]])
-        assert comes_true(lambda: pool.begun == 12)
+        assert comes_true(lambda: pool.begun() == 12)
         pool.ahead.foresee(WANTED)
         assert pool.ahead.thrown_away == 3
-        assert comes_true(lambda: pool.begun == 15), "those that are wanted still are not begun again"
+        assert comes_true(lambda: pool.begun() == 15), "those that are wanted still are not begun again"
         assert played(pool) == plain
         pool.ahead.foresee([(TASKS[0][0], TASKS[0][1], 5)])
         episodes = pool.ahead.take(*TASKS[0], 2)
@@ -98,21 +103,21 @@ def test_no_more_worlds_are_held_than_were_played_at_once() -> None:
         pool.ahead.foresee(WANTED)
         # the two that are played are there: what is asked for comes first, and what can wait has no room
         assert all(episode.step("no action").result().outcome == "invalid" for episode in group)
-        assert pool.begun == 2
+        assert pool.begun() == 2
         group[0].close()
-        assert comes_true(lambda: pool.begun == 3)
+        assert comes_true(lambda: pool.begun() == 3)
         group[1].close()
-        assert comes_true(lambda: pool.begun == 4)
+        assert comes_true(lambda: pool.begun() == 4)
         for episode in pool.ahead.take(*TASKS[0], 3):
             episode.reset().result()
-        assert pool.begun == 6, "what is asked for has room; of each group the first attempt had begun, and no second one"
+        assert pool.begun() == 6, "what is asked for has room; of each group the first attempt had begun, and no second one"
 
 
 def test_a_worker_that_is_killed_while_worlds_wait_in_it(plain) -> None:
     with open_pool("toy_desk", settings=LIMITS) as pool:
         played(pool)
         pool.ahead.foresee(WANTED)
-        assert comes_true(lambda: pool.begun == 12)
+        assert comes_true(lambda: pool.begun() == 12)
         for pid in pool.pids():
             os.kill(pid, signal.SIGKILL)
         assert played(pool) == plain
@@ -127,7 +132,7 @@ def test_worlds_that_cannot_begin_are_faults_of_their_attempts(ahead: bool) -> N
     with open_pool("odd", {"how": "no observation"}, plugins=ODD, settings=settings) as pool:
         for _ in range(2):
             groups = [pool.ahead.take({}, seed, 2) for seed in (0, 1)]
-            assert [[one.fault for one in group] for group in pool.ahead.firsts(groups)] == [["protocol"] * 2] * 2
+            assert [[one.fault for one, _ in group] for group in pool.ahead.firsts(groups)] == [["protocol"] * 2] * 2
             pool.ahead.foresee([({}, seed, 2) for seed in (0, 1)])
         assert pool.ahead.drawn_once == 0
 
@@ -138,10 +143,12 @@ def test_a_world_that_begins_otherwise_is_named(how: str) -> None:
         group = pool.ahead.take({}, 3, 2)
         (firsts,) = pool.ahead.firsts([group])
         assert firsts[0] == firsts[1]
+        assert firsts[0][1] is group[0]
+        group[1].follow(group[0].past())
         assert group[0].step("go").result().fault is None
         came = group[1].step("go").result()
         assert (came.fault, came.reward) == ("unlike", None)
-        wanted = "it began otherwise than another attempt" if how == "uneven" else "in another worker"
+        wanted = "with seed 3 it began otherwise than another attempt" if how == "uneven" else "in another worker"
         assert wanted in came.detail
         assert "environment.ahead" in came.detail
         assert group[1].step("go").result().fault == "unlike"
@@ -152,18 +159,26 @@ def test_a_world_that_says_that_it_is_not_deterministic_begins_for_itself() -> N
     with open_pool("odd_bridge", {"how": "uneven"}, plugins=ODD, settings=LIMITS) as pool:
         group = pool.ahead.take({}, 3, 2)
         (firsts,) = pool.ahead.firsts([group])
-        assert firsts[0] != firsts[1]
+        assert firsts[0][0] != firsts[1][0]
+        assert [shown_by for _, shown_by in firsts] == group
         assert [episode.step("go").result().fault for episode in group] == [None, None]
         pool.ahead.foresee([({}, 4, 2)])
-        assert pool.begun == 2
+        assert pool.begun() == 2
 
 
 # ---- whole attempts -------------------------------------------------------------------------------------------------
 
 
-def attempts(tiny: Tiny, folder: Path, *, ahead: bool, name: str = "toy_desk", **arguments: Any) -> tuple[list[list[Trajectory]], EnvSetup]:
+def apart(place: int, k: int, turn: int) -> int:
+    return rng.key(5, place, k, turn)
+
+
+def attempts(
+    tiny: Tiny, folder: Path, *, ahead: bool, name: str = "toy_desk", n: int = 3, rounds: int = 2, seed_of: Any = apart, **arguments: Any
+) -> tuple[list[list[Trajectory]], EnvSetup]:
+    """So many attempts at each task, in the last of some rounds."""
     engine = HFEngine(tiny.policy, tiny.vision)
-    settings = dataclasses.replace(LIMITS, ahead=ahead)
+    settings = dataclasses.replace(LIMITS, ahead=ahead, retries=0 if name == "odd" else LIMITS.retries)
     with open_pool(name, arguments, plugins=ODD, settings=settings) as pool:
         table = EnvSetup(
             pool=pool,
@@ -175,9 +190,9 @@ def attempts(tiny: Tiny, folder: Path, *, ahead: bool, name: str = "toy_desk", *
             history=History.of("1"),
             turns=3,
         )
-        for _ in range(2):
-            made = run_attempts(table, TASKS, 3, lambda place, k, turn: rng.key(5, place, k, turn))
-            pool.ahead.foresee([(task, seed, 3) for task, seed in TASKS])
+        for _ in range(rounds):
+            made = run_attempts(table, TASKS, n, seed_of)
+            pool.ahead.foresee([(task, seed, n) for task, seed in TASKS] if rounds > 1 else [])
     return made, table
 
 
@@ -199,6 +214,61 @@ def test_an_attempt_whose_world_began_otherwise_has_no_reward(tiny: Tiny, tmp_pa
 def test_an_attempt_whose_world_never_begins_has_no_turn(tiny: Tiny, tmp_path: Path, ahead: bool) -> None:
     made, _ = attempts(tiny, tmp_path, ahead=ahead, name="odd", how="begins once")
     assert [[(one.fault, len(one.turns)) for one in group] for group in made] == [[("raised:OSError", 0)] * 3] * 2
+
+
+SAME = ((0, 0, 0, 0), (0, 0, 1, 1), (0, 0, 1, 2))
+"""What each of four attempts says at each turn: one at first, two that go on apart, three."""
+
+
+@pytest.mark.parametrize("crash_share", [0.0, 0.5])
+def test_attempts_that_do_the_same_are_one_until_they_part(tiny: Tiny, tmp_path: Path, crash_share: float) -> None:
+    def same(place: int, k: int, turn: int) -> int:
+        return rng.key(9, place, SAME[turn][k], turn)
+
+    def run(*, ahead: bool) -> tuple[list[list[Trajectory]], EnvPool]:
+        made, table = attempts(
+            tiny,
+            tmp_path,
+            ahead=ahead,
+            n=4,
+            rounds=1,
+            seed_of=lambda place, k, turn: rng.key(9, place, SAME[turn][k], turn),
+            crash_share=crash_share,
+        )
+        return made, table.pool
+
+    expected, apart = run(ahead=False)
+    made, together = run(ahead=True)
+    assert made == expected
+    said = [[tuple(turn.action for turn in one.turns) for one in group] for group in made]
+    assert all(len(set(group)) == 3 and group[0] == group[1] for group in said), "the third and fourth part at the last turn"
+    assert (together.ahead.worlds, apart.ahead.worlds) == (3, 4)
+    if not crash_share:
+        assert apart.begun() == 8
+
+
+def test_as_many_worlds_of_a_group_begin_ahead_as_the_last_ones_needed() -> None:
+    with open_pool("toy_desk", settings=LIMITS) as pool:
+        groups = [pool.ahead.take(task, seed, 3) for task, seed in TASKS]
+        pool.ahead.firsts(groups)
+        assert comes_true(lambda: pool.begun() == 6), "nothing is known yet"
+        pool.ahead.learn([[groups[0][0]] * 3, [groups[1][0], groups[1][0], groups[1][2]]])
+        for episode in (one for group in groups for one in group):
+            episode.close()
+        pool.ahead.foresee([(task, seed + 1, 3) for task, seed in TASKS])
+        groups = [pool.ahead.take(task, seed + 1, 3) for task, seed in TASKS]
+        pool.ahead.firsts(groups)
+        assert comes_true(lambda: pool.begun() == 10), "two of each group: one and two worlds were needed"
+        assert [[one.began for one in group] for group in groups] == [[True, True, False]] * 2
+
+
+def test_a_fault_in_a_world_that_several_are_in_is_that_of_one(tiny: Tiny, tmp_path: Path) -> None:
+    def same(place: int, k: int, turn: int) -> int:
+        return rng.key(9, place, turn)
+
+    made, _ = attempts(tiny, tmp_path, ahead=True, name="odd", n=3, rounds=1, seed_of=same, how="fails once")
+    assert [[one.fault for one in group] for group in made] == [["raised:OSError", None, None]] * 2
+    assert all(len(one.turns) == 3 for group in made for one in group[1:])
 
 
 # ---- lanes ----------------------------------------------------------------------------------------------------------

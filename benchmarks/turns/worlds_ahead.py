@@ -5,7 +5,8 @@
 Each side is a whole run of `vlmrl train` in a process of its own: a fresh tiny model, 8 groups of 8 attempts a step, generated together.
 `--temperature` says how much its attempts differ: those that do the same are one, with `ahead`. Sides take turns. Of every step behind
 the first: seconds of the step, of its rollout and of the waiting for worlds, CPU seconds of the trainer and of all processes below it
-(workers, browsers), and for each attempt how long its first screen took from asking to having. The runs must end with the same weights and the same log but for its clocks; it says so, or fails.
+(workers, browsers), and for each attempt how long its first screen took from asking to having. The runs must end with the same weights and
+the same log but for its clocks; it says so, or fails.
 """
 
 from __future__ import annotations

@@ -52,6 +52,8 @@ class Ahead:
         self.drawn_once = self.thrown_away = 0
         """Attempts that were shown another's first screen; episodes that were begun or were to begin, and nobody wanted."""
         self._make = make
+        self._missed = False
+        """Whether something else was taken than is held."""
         self.worlds = 2**31
         """Worlds that a group needs, as the last ones did: so many of its attempts begin ahead."""
         self._held: dict[str, list[Episode]] = {}
@@ -59,6 +61,7 @@ class Ahead:
     def take(self, task: Mapping[str, Any], seed: int, attempts: int) -> list[Episode]:
         """Episodes of a task and seed: those that are held, and new ones."""
         held = self._held.pop(_name(task, seed), [])
+        self._missed |= not held
         self._drop(held[attempts:])
         return held[:attempts] + self._new(task, seed, range(len(held), attempts))
 
@@ -81,6 +84,9 @@ class Ahead:
     def firsts(self, groups: Sequence[Sequence[Episode]]) -> list[list[tuple[Reply, Episode]]]:
         """What each attempt of each group is shown first, and by whose world. Attempts of a group have the same task and seed."""
         self.most = max(self.most, sum(map(len, groups)))
+        if self._missed:  # the guess was wrong, and what was begun for it would stand beside what is played
+            self._drop([one for held in self._held.values() for one in held])
+            self._held, self._missed = {}, False
         if not self.alike:
             asked = [[episode.reset() for episode in group] for group in groups]
             return [[(one.result(), episode) for one, episode in zip(*pair, strict=True)] for pair in zip(asked, groups, strict=True)]

@@ -246,6 +246,8 @@ class Episode:
         return answer
 
     def _failed(self, lost: _Lost) -> None:
+        if lost.reason in ("drift", "unlike"):
+            self.give_back()  # it runs still
         self._process = None
         self._host.held.discard(self._number)
         if lost.last or self.attempt >= self._host.settings.retries:

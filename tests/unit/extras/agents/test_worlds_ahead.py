@@ -96,6 +96,17 @@ def test_what_was_begun_and_is_not_wanted_is_thrown_away(plain) -> None:
         assert pool.ahead.thrown_away == 6
 
 
+def test_what_was_begun_for_a_wrong_guess_goes_before_others_are_played() -> None:
+    with open_pool("toy_desk", settings=LIMITS) as pool:
+        played(pool)
+        pool.ahead.foresee([({"id": "c"}, 1, 3), WANTED[0]])
+        assert comes_true(lambda: pool.begun() == 12)
+        groups = [pool.ahead.take(*wanted) for wanted in WANTED]
+        assert pool.ahead.thrown_away == 0
+        pool.ahead.firsts(groups)
+        assert pool.ahead.thrown_away == 3
+
+
 def test_no_more_worlds_are_held_than_were_played_at_once() -> None:
     with open_pool("toy_desk", settings=LIMITS) as pool:
         group = pool.ahead.take(*TASKS[0], 2)

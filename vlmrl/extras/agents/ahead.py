@@ -13,15 +13,34 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from vlmrl.extras.agents.pool import Episode, Reply
+from typing import Any, Generic, Protocol, TypeVar
 
 Wanted = tuple[Mapping[str, Any], int, int]
 """(task, environment's seed, attempts)."""
+
+
+class Shown(Protocol):
+    """What came of a reset."""
+
+    @property
+    def observation(self) -> object:
+        """None where the world did not begin."""
+        ...
+
+
+class Startable(Protocol):
+    """An episode that has not been played yet (`pool.Episode`)."""
+
+    def begin(self) -> None: ...
+    def reset(self) -> Future[Any]: ...
+    def close(self) -> None: ...
+
+
+E = TypeVar("E", bound=Startable)
+R = TypeVar("R", bound=Shown)
 
 
 class Spent:
@@ -40,10 +59,10 @@ class Spent:
             self.seconds[what] += time.perf_counter() - began
 
 
-class Ahead:
+class Ahead(Generic[E, R]):
     """The episodes of a pool that have begun and wait for somebody to play them. Used by one thread at a time."""
 
-    def __init__(self, make: Callable[..., Episode], *, alike: bool):
+    def __init__(self, make: Callable[..., E], *, alike: bool):
         """`make(task, seed, leads=)` a new episode (`EnvPool.episode`). `alike`: attempts with the same task and seed begin alike; where
         they need not, nothing begins ahead."""
         self.alike = alike
@@ -56,9 +75,9 @@ class Ahead:
         """Whether something else was taken than is held."""
         self.worlds = 2**31
         """Worlds that a group needs, as the last ones did: so many of its attempts begin ahead."""
-        self._held: dict[str, list[Episode]] = {}
+        self._held: dict[str, list[E]] = {}
 
-    def take(self, task: Mapping[str, Any], seed: int, attempts: int) -> list[Episode]:
+    def take(self, task: Mapping[str, Any], seed: int, attempts: int) -> list[E]:
         """Episodes of a task and seed: those that are held, and new ones."""
         held = self._held.pop(_name(task, seed), [])
         self._missed |= not held
@@ -76,12 +95,12 @@ class Ahead:
         self._drop([one for held in before.values() for one in held])
         self._begin([held[: self.worlds] for held in self._held.values()])
 
-    def learn(self, groups: Sequence[Sequence[Episode]]) -> None:
+    def learn(self, groups: Sequence[Sequence[E]]) -> None:
         """Take in which world each attempt of each group ended in."""
         if groups:
             self.worlds = -(-sum(len({id(one) for one in group}) for group in groups) // len(groups))
 
-    def firsts(self, groups: Sequence[Sequence[Episode]]) -> list[list[tuple[Reply, Episode]]]:
+    def firsts(self, groups: Sequence[Sequence[E]]) -> list[list[tuple[R, E]]]:
         """What each attempt of each group is shown first, and by whose world. Attempts of a group have the same task and seed."""
         self.most = max(self.most, sum(map(len, groups)))
         if self._missed:  # the guess was wrong, and what was begun for it would stand beside what is played
@@ -95,7 +114,7 @@ class Ahead:
         shown = [one.result() for one in leading]
         return [self._of_group(group, shown.pop(0)) if group else [] for group in groups]
 
-    def _of_group(self, group: Sequence[Episode], first: Reply) -> list[tuple[Reply, Episode]]:
+    def _of_group(self, group: Sequence[E], first: R) -> list[tuple[R, E]]:
         """The first attempt whose world begins shows its screen to those behind it."""
         replies = [first]
         while replies[-1].observation is None and len(replies) < len(group):
@@ -105,17 +124,17 @@ class Ahead:
         self.drawn_once += others
         return own + own[-1:] * others
 
-    def _begin(self, groups: Sequence[Sequence[Episode]]) -> None:
+    def _begin(self, groups: Sequence[Sequence[E]]) -> None:
         """While nobody waits, the first of every group before the second of any."""
         for of_all in zip_longest(*groups):
             for episode in of_all:
                 if episode is not None:
                     episode.begin()
 
-    def _new(self, task: Mapping[str, Any], seed: int, attempts: range) -> list[Episode]:
+    def _new(self, task: Mapping[str, Any], seed: int, attempts: range) -> list[E]:
         return [self._make(task, seed, leads=k == 0) for k in attempts]
 
-    def _drop(self, episodes: Sequence[Episode]) -> None:
+    def _drop(self, episodes: Sequence[E]) -> None:
         self.thrown_away += len(episodes)
         for episode in episodes:
             episode.close()

@@ -370,7 +370,7 @@ class EnvPool:
         if self.settings.workers < 1 or self.settings.deadline <= 0 or self.settings.retries < 0:
             raise ValueError(f"a pool has at least one worker, a positive deadline and no negative retries: {self.settings}")
         opening = {"name": name, "arguments": dict(arguments or {}), "modules": list(modules)}
-        self.ahead = Ahead(self.episode, alike=alike and self.settings.ahead)
+        self.ahead: Ahead[Episode, Reply] = Ahead(self.episode, alike=alike and self.settings.ahead)
         workers = self.settings.workers
         self._hosts = [_Host(self.settings, opening, lambda: -(-self.ahead.most // workers)) for _ in range(workers)]
         self._episodes = 0

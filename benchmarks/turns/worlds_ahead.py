@@ -7,6 +7,9 @@ Each side is a whole run of `vlmrl train` in a process of its own: a fresh tiny 
 the first: seconds of the step, of its rollout and of the waiting for worlds, CPU seconds of the trainer and of all processes below it
 (workers, browsers), and for each attempt how long its first screen took from asking to having. The runs must end with the same weights and
 the same log but for its clocks; it says so, or fails.
+
+`--alone WAY` does without a model: one step of `--groups` groups, whose attempts click somewhere else each (`apart`) or at one place
+(`alike`), with worlds that begin when they are asked for (`off`), with the first screen, or had `--head` seconds before it (`-ahead`).
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from benchmarks.common import ROOT, BenchmarkError
 
 SIDES = {"off": "when they are asked for", "on": "ahead of need"}
 GROUPS = ATTEMPTS = 8
+WAYS = ("off", "apart", "alike", "apart-ahead", "alike-ahead")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -164,6 +168,49 @@ def run(args: argparse.Namespace, root: Path, side: str) -> dict[str, Any]:
     return {"steps": steps, "weights": weights, "log": without_clock(lines), "faults": sum(line["environment/faults"] for line in lines)}
 
 
+def alone(args: argparse.Namespace) -> str:
+    """One way: a row of seconds for first screens and for steps, CPU seconds of workers and browsers, worlds begun, digest of what came."""
+    from types import SimpleNamespace
+    from unittest import mock
+
+    import yaml
+
+    from vlmrl.extras.agents import episodes
+    from vlmrl.extras.agents.find import open_pool
+    from vlmrl.extras.agents.pool import PoolSettings
+
+    alike = args.alone.startswith("alike")
+    arguments = {name: yaml.safe_load(value) for name, value in (one.split("=", 1) for one in args.arguments)}
+    tasks = [({}, seed) for seed in range(args.groups)]
+    came: list[tuple[Any, ...]] = []
+    with open_pool(args.environment, arguments, settings=PoolSettings(workers=args.workers, ahead=args.alone != "off")) as pool:
+        first = [pool.episode({}, 1000 + number, worker=number) for number in range(args.workers)]
+        for asked in [episode.reset() for episode in first]:  # starts workers and browsers
+            asked.result()
+        for episode in first:
+            episode.close()
+        pool.ahead.most, pool.ahead.worlds = ATTEMPTS * args.groups, 1 if alike else ATTEMPTS
+        if args.alone.endswith("ahead"):
+            pool.ahead.foresee([(task, seed, ATTEMPTS) for task, seed in tasks])
+            time.sleep(args.head)
+        cpu, began = below(os.getpid()), time.perf_counter()
+        groups = [pool.ahead.take(task, seed, ATTEMPTS) for task, seed in tasks]
+        shown = pool.ahead.firsts(groups)
+        screens = time.perf_counter()
+        each: list[Any] = []
+        for group, of_group in zip(groups, shown, strict=True):
+            for k, (own, (_, episode)) in enumerate(zip(group, of_group, strict=True)):
+                text = json.dumps({"action": "click", "coordinate": [500 if alike else 100 + 100 * k, 600]})
+                each.append((SimpleNamespace(own=own, episode=episode), SimpleNamespace(text=text)))
+        with mock.patch.object(
+            episodes, "_record", lambda one, answer, reply, last: came.append((reply.fault, reply.reward, reply.outcome))
+        ):
+            episodes._act(SimpleNamespace(action=str), each, last=True)
+        ended = time.perf_counter()
+        cells = [f"{screens - began:.2f}", f"{ended - screens:.2f}", f"{below(os.getpid()) - cpu:.2f}", str(pool.begun() - args.workers)]
+    return " | ".join([args.alone, *cells, hashlib.sha256(repr(came).encode()).hexdigest()[:8]])
+
+
 ROWS = {
     "step_total": "a step, s",
     "rollout": "its rollout, s",
@@ -220,12 +267,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="measured, behind one that is not")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--write", type=Path, help="page to which the section is added")
+    parser.add_argument("--alone", choices=WAYS, help="one way, without a model")
+    parser.add_argument("--groups", type=int, default=2, help="with --alone")
+    parser.add_argument("--head", type=float, default=8.0, help="with --alone WAY-ahead")
     parser.add_argument("--train", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.train:
         train(args.train)
         return
     args.environment, *args.arguments = args.environment
+    if args.alone:
+        print(alone(args))
+        return
     from vlmrl.extras.toy.kinds import tokenizer_corpus
     from vlmrl.extras.toy.model import build_model
 

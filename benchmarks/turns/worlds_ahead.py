@@ -99,7 +99,7 @@ def train(file: str) -> None:
 
     def firsts(self: Ahead, groups: Sequence[Sequence[Any]]) -> Any:
         began = time.perf_counter()
-        waits: dict[int, float] = {}
+        waits: dict[Any, float] = {}
         for number, group in enumerate(groups):
             for k, episode in enumerate(group):
                 episode.reset = watched(episode.reset, (number, k), began, waits)
@@ -205,7 +205,8 @@ def alone(args: argparse.Namespace) -> str:
         with mock.patch.object(
             episodes, "_record", lambda one, answer, reply, last: came.append((reply.fault, reply.reward, reply.outcome))
         ):
-            episodes._act(SimpleNamespace(action=str), each, last=True)
+            table: Any = SimpleNamespace(action=str)
+            episodes._act(table, each, last=True)
         ended = time.perf_counter()
         cells = [f"{screens - began:.2f}", f"{ended - screens:.2f}", f"{below(os.getpid()) - cpu:.2f}", str(pool.begun() - args.workers)]
     return " | ".join([args.alone, *cells, hashlib.sha256(repr(came).encode()).hexdigest()[:8]])

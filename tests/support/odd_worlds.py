@@ -5,18 +5,31 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections import Counter
 
 from examples.my_world import Lights
 from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
 from vlmrl.protocols import environment
 
+BEGUN: Counter[int] = Counter()
+"""How often a seed was begun in this process."""
+
 
 class Odd(Lights):
     def __init__(self, how: str):
         self.how, self.used = how, 0
+        if how == "uneven identity":
+            self.identity = {**Lights.identity, "process": str(os.getpid())}
 
     def reset(self, task, seed):
         self.used += 1
+        BEGUN[seed] += 1
+        self.order = BEGUN[seed]
+        if self.how == "uneven":
+            super().reset(task, seed)
+            return Observation(text=f"Stop or go? {os.getpid()} {BEGUN[seed]}")
+        if self.how == "begins once" and BEGUN[seed] > 1:
+            raise OSError("no second time")
         if self.how == "dirty" and self.used > 1:
             return Observation(text="again")
         if self.how == "unseeded":
@@ -28,6 +41,8 @@ class Odd(Lights):
         return super().reset(task, seed)
 
     def step(self, action):
+        if self.how == "fails once" and self.order == 1:
+            raise OSError("only in the first world of this seed")
         if self.how == "raises" and action not in ("stop", "go"):
             raise KeyError(action)
         if self.how == "infinite":
@@ -65,3 +80,9 @@ def listed(*, words: list[str], share: float = 0.1) -> Lights:
     assert words == ["left", "right"]
     assert share == 0.1
     return Lights()
+
+
+@environment("odd_bridge", deterministic=False)
+def odd_bridge(*, how: str) -> Odd:
+    """One that does not promise to do otherwise."""
+    return Odd(how)

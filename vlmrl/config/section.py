@@ -103,6 +103,7 @@ class EnvironmentMethod(Method):
     deadline: float = Field(default=20.0, gt=0, description="Seconds that a reset or a step may take; then its process is killed")
     memory: PositiveInt = Field(default=2 << 30, description="Bytes that a process may take beyond those of its imports (Linux)")
     retries: int = Field(default=2, ge=0, description="New attempts, with the same seed, at an episode that lost its environment")
+    ahead: bool = Field(default=True, description="Begin worlds before they are asked for, one for all attempts that do the same")
     max_faults: Probability = Field(default=0.02, description="Largest share of faults among the episodes of 50 steps before the run stops")
 
 

@@ -88,7 +88,7 @@ def open_stage(
     named = freeze(policy, cfg.frozen)
     learner = _learner(s, cfg, named, s.engine.updates(policy, named, cfg.optim), temperature, forbidden)
     memories = _memories(s)
-    make_sampler = _sampler(s, cfg, sampler or default("sampler"), rows.samples)
+    make_sampler = sampler_maker(s, cfg, sampler or default("sampler"), rows.samples)
     kept = memories.keep("sampler", make_sampler())
     _keep(memories, rewards, methods)
     resumed = s.restored if s.state.step > 0 else None
@@ -258,7 +258,7 @@ def _adapters_of(s: Session, cfg: StageBase) -> Callable[[Policy], None] | None:
     return partial(add_adapters, spec=spec, seed_of=lambda layer: rng.key(s.cfg.run.seed, "lora", cfg.name, layer), base=s.base)
 
 
-def _sampler(s: Session, cfg: StageBase, method: Method, samples: Mapping[str, Sample]) -> Callable[[], Any]:
+def sampler_maker(s: Session, cfg: StageBase, method: Method, samples: Mapping[str, Sample]) -> Callable[[], Any]:
     """Makes the stage's sampler; a second one guesses the next step's rows for the prefetcher.
 
     Raises (when called):

@@ -238,7 +238,7 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
             for name in ("replay_gap", "max_gap", "vllm"):
                 del stage["rollout"][name]
         if stage.get("environment") is not None:
-            for name in ("workers", "deadline", "memory", "retries", "max_faults"):
+            for name in ("workers", "deadline", "memory", "retries", "ahead", "max_faults"):
                 del stage["environment"][name]
     return out
 

@@ -56,12 +56,12 @@ class PromptLoader:
         if self.prefetcher is not None:
             self.prefetcher.stop()  # the media of this step come first
         out: list[tuple[int, PlannedPrompt, Prompt]] = []
-        wanted = list(enumerate(self._dealt(self.sampler.plan(ledger, prompts=prompts, rollouts=rollouts), ledger)))
+        wanted = list(enumerate(self.dealt(self.sampler.plan(ledger, prompts=prompts, rollouts=rollouts), ledger)))
         numbers = {place: planned.num_generations for place, planned in wanted}
         while wanted:  # again with those that replace failed ones, until none fails
             failed: list[tuple[int, str, str]] = []
             refused: list[str] = []
-            for place, planned in self._mine(wanted, ledger):
+            for place, planned in self.mine(wanted, ledger):
                 sample = self.samples[planned.sample_id]
                 try:
                     out.append((place, planned, self.encoder.encode(sample, self.answer_format)))
@@ -86,13 +86,13 @@ class PromptLoader:
         self._in_use = [handle for _, _, prompt in out for handle in prompt.media]
         return sorted(out, key=lambda item: item[0])
 
-    def _mine(self, wanted: Sequence[tuple[int, PlannedPrompt]], ledger: Ledger) -> list[tuple[int, PlannedPrompt]]:
+    def mine(self, wanted: Sequence[tuple[int, PlannedPrompt]], ledger: Ledger) -> list[tuple[int, PlannedPrompt]]:
         """This rank's share of the planned prompts: as many as everybody's, and as much work."""
         # every rank deals all of the plan, from numbers that are the same everywhere, and takes its part
         costs = [1.0 if self.cost is None else self.cost(planned, ledger) for _, planned in wanted]
         return [item for item, rank in zip(wanted, deal(costs, dist.world()), strict=True) if rank == dist.rank()]
 
-    def _dealt(self, plan: Sequence[PlannedPrompt], ledger: Ledger) -> list[PlannedPrompt]:
+    def dealt(self, plan: Sequence[PlannedPrompt], ledger: Ledger) -> list[PlannedPrompt]:
         """Give each prompt of the plan its share of the rollouts."""
         if self.budget is None or not plan:
             return list(plan)
@@ -109,7 +109,7 @@ class PromptLoader:
             return
         prompts, rollouts = self._asked
         guessed = self.prefetcher.guess(self.sampler, ledger, prompts=prompts, rollouts=rollouts)
-        mine = [self.samples[planned.sample_id] for _, planned in self._mine(list(enumerate(guessed)), ledger)]
+        mine = [self.samples[planned.sample_id] for _, planned in self.mine(list(enumerate(guessed)), ledger)]
         self.prefetcher.start([(ref, self.encoder.root(sample)) for sample in mine for ref in sample.media], self._in_use)
 
     def running(self) -> AbstractContextManager[object]:

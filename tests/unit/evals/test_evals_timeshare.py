@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.evals.score.timeshare import covered, time_shares
+from vlmrl.evals.score.timeshare import covered, step_phases, time_shares
 
 
 def test_shares_by_hand():
@@ -31,6 +31,18 @@ def test_a_line_about_the_whole_process_is_not_counted_twice():
     # A process before it, that was killed: its steps count as they are.
     earlier = [{"wall": 50.0 + n, "time/step_total": 1.0, "time/rollout": 0.5} for n in range(3)]
     assert time_shares([*earlier, *steps, whole]).wall == 19.0
+
+
+def test_a_phase_that_is_divided_is_what_its_parts_leave():
+    line = {"wall": 9.0, "global_step": 1, "stage": "a", "time/step_total": 8.0, "time/rollout": 6.0, "time/score": 1.0}
+    divided = line | {"time/environment": 4.0, "time/sampling": 1.5}
+    found = time_shares([divided])
+    assert {p.name: p.seconds for p in found.phases} == {"environment": 4.0, "sampling": 1.5, "rollout": 0.5, "score": 1.0}
+    assert found.unexplained == 1.0
+    wanted = {"environment": 4.0, "sampling": 1.5, "rollout": 0.5, "score": 1.0, "unexplained": 1.0}
+    assert step_phases([divided]) == [(1, "a", wanted)]
+    # sampled in a thread beside the update, which waited for less
+    assert time_shares([line | {"time/environment": 4.0, "time/sampling": 2.5}]) == time_shares([line])
 
 
 def test_milestones_are_no_phases():

@@ -15,6 +15,8 @@ from vlmrl.evals.score.table import Cells
 TOTAL = "time/step_total"
 MILESTONE = "time/to_"
 """Fields that start so say when something happened, not how long it took."""
+PARTS = {"rollout": ("environment", "sampling")}
+"""Phases that a line may divide further."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,11 +53,7 @@ def step_phases(lines: Iterable[Mapping[str, Any]]) -> list[tuple[int, str, dict
     for line in lines:
         if TOTAL not in line or int(line["global_step"]) in out:
             continue
-        phases = {
-            key.removeprefix("time/"): float(value)
-            for key, value in line.items()
-            if key.startswith("time/") and key != TOTAL and not key.startswith(MILESTONE)
-        }
+        phases = _phases(line)
         phases[UNEXPLAINED] = max(0.0, float(line[TOTAL]) - sum(phases.values()))
         out[int(line["global_step"])] = (int(line["global_step"]), str(line["stage"]), phases)
     return list(out.values())
@@ -75,9 +73,8 @@ def time_shares(lines: Iterable[Mapping[str, Any]]) -> TimeShares:
         for key, value in line.items():
             if key.startswith(MILESTONE):
                 milestones.setdefault(key.removeprefix(MILESTONE), float(value))
-            elif key.startswith("time/") and key != TOTAL:
-                name = key.removeprefix("time/")
-                seconds[name] = seconds.get(name, 0.0) + float(value)
+        for name, value in _phases(line).items():
+            seconds[name] = seconds.get(name, 0.0) + value
         if TOTAL in line and "wall" in line:
             intervals.append((float(line["wall"]) - float(line[TOTAL]), float(line["wall"])))
         elif TOTAL in line:
@@ -94,6 +91,17 @@ def time_shares(lines: Iterable[Mapping[str, Any]]) -> TimeShares:
         unexplained_share=rest / wall if wall > 0 else 0.0,
         milestones=milestones,
     )
+
+
+def _phases(line: Mapping[str, Any]) -> dict[str, float]:
+    """Phase -> seconds. A divided phase is what its parts leave; parts that are more than it ran in a thread beside it and say nothing."""
+    named = {key.removeprefix("time/"): value for key, value in line.items() if key.startswith("time/") and not key.startswith(MILESTONE)}
+    out = {name: float(value) for name, value in named.items() if name != TOTAL.removeprefix("time/")}
+    for whole, names in PARTS.items():
+        parts = {name: out.pop(name) for name in names if name in out}
+        if whole in out and (rest := out[whole] - sum(parts.values())) >= 0:
+            out |= parts | {whole: rest}
+    return out
 
 
 def time_cells(shares: TimeShares) -> Cells:

@@ -24,6 +24,7 @@ from vlmrl import faults
 from vlmrl.answers.tags import FREE, parse
 from vlmrl.data.encode import Encoder, Processor
 from vlmrl.errors import RowError
+from vlmrl.extras.agents.ahead import Spent
 from vlmrl.extras.agents.conversation import Conversation
 from vlmrl.extras.agents.forks import NONE, Forks
 from vlmrl.extras.agents.history import History
@@ -99,6 +100,8 @@ class EnvSetup:
     longest: int | None = None
     """Tokens of the longest prompt; None: no limit but that of the encoder, for the first."""
     forks: Forks = NONE
+    spent: Spent = field(default_factory=Spent)
+    """What the episodes have waited for."""
 
 
 def make_table(
@@ -145,7 +148,9 @@ class _Attempt:
     place: int
     """Of its task."""
     k: int
+    own: Episode
     episode: Episode
+    """Where it is: its own, or that of an attempt that did the same so far."""
     reply: Reply
     optimum: Optimum | None
     done: list[TrajectoryTurn] = field(default_factory=list[TrajectoryTurn])
@@ -169,19 +174,19 @@ def run_attempts(
         RowError, MediaError: an observation cannot be encoded.
     """
     sizes = [attempts] * len(tasks) if isinstance(attempts, int) else attempts
-    opened = [
-        (place, k, table.pool.episode(task, seed))
-        for place, ((task, seed), n) in enumerate(zip(tasks, sizes, strict=True))
-        for k in range(n)
-    ]
+    ahead = table.pool.ahead
+    groups = [ahead.take(task, seed, n) for (task, seed), n in zip(tasks, sizes, strict=True)]
+    opened = [(place, k, episode) for place, group in enumerate(groups) for k, episode in enumerate(group)]
     try:
-        firsts = [episode.reset() for *_, episode in opened]
+        with table.spent.on("environment"):
+            firsts = [first for group in ahead.firsts(groups) for first in group]
         every = [
-            _Attempt(number, recorded(tasks[place][0]), tasks[place][1], place, k, episode, first.result(), first.result().optimum)
-            for number, ((place, k, episode), first) in enumerate(zip(opened, firsts, strict=True))
+            _Attempt(number, recorded(tasks[place][0]), tasks[place][1], place, k, own, shown_by, first, first.optimum)
+            for number, ((place, k, own), (first, shown_by)) in enumerate(zip(opened, firsts, strict=True))
         ]
         with table.talk() as session:
             _play(table, every, session, seed_of)
+        ahead.learn([[one.episode for one in every if one.place == place] for place in range(len(groups))])
     finally:
         for *_, episode in opened:
             episode.close()
@@ -200,12 +205,34 @@ def _play(table: EnvSetup, every: Sequence[_Attempt], session: MultiTurnSession,
             break
         goes_on = turn + 1 < table.turns and table.history.window(turn + 1).start <= turn
         seeds = [seed_of(alike[0].place, table.forks.leader(alike[0].k, turn), turn) for alike, _ in asked]
-        answers = _answers(table, session, asked, seeds, goes_on=goes_on)
+        with table.spent.on("sampling"):
+            answers = _answers(table, session, asked, seeds, goes_on=goes_on)
         each = [(one, answer) for (alike, _), answer in zip(asked, answers, strict=True) for one in alike]
-        steps = [one.episode.step(table.action(answer.text)) for one, answer in each]
-        for (one, answer), step in zip(each, steps, strict=True):
-            _record(one, answer, step.result(), last=turn + 1 == table.turns)
+        with table.spent.on("environment"):
+            _act(table, each, last=turn + 1 == table.turns)
         faults.point("rollout.turn")
+
+
+def _act(table: EnvSetup, each: Sequence[tuple[_Attempt, Rollout]], *, last: bool) -> None:
+    """Each attempt does what it has answered. Attempts that were one so far and do the same remain one. Of those that do not, the first
+    goes on in the world that they had, and each other one in its own, which first does what that one did."""
+    pasts = {id(one.episode): one.episode.past() for one, _ in each}
+    places: dict[tuple[int, str], Episode] = {}
+    taken: set[int] = set()
+    names = [(id(one.episode), table.action(answer.text)) for one, answer in each]
+    for (one, _), name in zip(each, names, strict=True):
+        if name not in places:
+            if name[0] in taken:
+                one.own.follow(pasts[name[0]])
+            places[name] = one.own if name[0] in taken else one.episode
+            taken.add(name[0])
+    steps = {name: episode.step(name[1]) for name, episode in places.items()}
+    for (one, answer), name in zip(each, names, strict=True):
+        one.episode, came = places[name], steps[name].result()
+        if came.fault is not None and one.episode is not one.own:  # a fault is that of one attempt
+            one.own.follow(pasts[name[0]])
+            one.episode, came = one.own, one.own.step(name[1]).result()
+        _record(one, answer, came, last=last)
 
 
 def _answers(
@@ -278,6 +305,12 @@ def _record(one: _Attempt, answer: Rollout, came: Reply, *, last: bool) -> None:
     assert one.seen is not None
     outcome = "turns" if last and not came.done else came.outcome
     one.reply = came
+    if came.done:
+        one.episode.close()  # its room is for one that begins ahead
+        one.own.close()
+    if came.fault is not None and not one.episode.began:
+        one.done.clear()  # it was shown what another saw, and never saw anything itself
+        return
     one.done.append(
         TrajectoryTurn(
             seen=one.seen,

@@ -47,7 +47,8 @@ def open_pool(
     module = entry.function.__module__
     if module == "__main__":
         raise ConfigError(f"environment '{name}' is defined in the script that runs; a worker cannot import it: put it into a module")
-    return EnvPool(name, arguments, modules=[*plugins, module], settings=settings)
+    alike = bool(entry.extra.get("deterministic", True))
+    return EnvPool(name, arguments, modules=[*plugins, module], settings=settings, alike=alike)
 
 
 def missing_for(name: str) -> str | None:

@@ -6,7 +6,11 @@ again in a new worker: same task, same seed, same actions, and every observation
 changes nothing but the time that it takes.
 
 What fails more often than `retries` is a fault: a value with a reason, and no reward. Reasons: `timeout`, `crashed`, `memory`,
-`raised:<type>`, `protocol` (the environment returned what none may return) and `drift` (made again, it showed something else).
+`raised:<type>`, `protocol` (the environment returned what none may return), `drift` (made again, it showed something else) and `unlike`
+(it began otherwise than the attempt that it was one with until then: `agents.ahead`).
+
+Episodes may begin before they are asked for, while nobody waits for their worker. A worker then never holds more of them than it held
+at once without that.
 """
 
 from __future__ import annotations
@@ -16,15 +20,20 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from vlmrl.extras.agents.ahead import Ahead
+from vlmrl.extras.agents.lane import Lane
 from vlmrl.extras.agents.protocol import Info, Observation, Optimum, Transition
 from vlmrl.rewards.run.process import WorkerLost, WorkerProcess
 
 PROGRAM = "vlmrl.extras.agents.worker"
+ALIKE = "attempts must be alike until they act differently, or environment.ahead be false"
+Past = tuple[list[tuple[str | None, str]], Mapping[str, str]]
+"""([action, None for the reset; hash of what came of it], what the environment says of itself)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +51,8 @@ class PoolSettings:
     """A worker is replaced after so many, when none is running in it."""
     start: float = 120.0
     """Deadline of starting a worker, and of making an environment in it."""
+    ahead: bool = True
+    """Whether episodes begin ahead of need, and attempts that begin and act alike are one until they part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +64,6 @@ class Reply:
     """Of a step; None of a reset and of a fault."""
     outcome: str = ""
     info: Info = field(default_factory=dict[str, float | str])
-    """Of a step."""
     action: str | None = None
     """Of `propose` and `solve`; None where the environment has no such thing."""
     optimum: Optimum | None = None
@@ -94,40 +104,75 @@ class Episode:
         self._process: WorkerProcess | None = None
         """Where its environment is; another than the host's where that was lost."""
         self._past: list[tuple[str | None, str]] = []
-        """(action, None for the reset; hash of what came of it)"""
         self._fault: Reply | None = None
+        self._ahead: Reply | None = None
+        """What the reset gave that nobody has asked for yet."""
+        self._like: Past | None = None
+        """What it must do before it goes on."""
+        self._closed = False
 
     def open(self) -> Future[Reply]:
         """Make the environment ahead of the reset, which would do it otherwise."""
-        return self._host.thread.submit(self._ask, None, 0)
+        return self._host.lane.submit(self._ask, None, 0)
+
+    def begin(self) -> None:
+        """Reset while nobody waits for the worker, and there is room. May be called twice."""
+        self._host.lane.later(self._begin)
 
     def reset(self) -> Future[Reply]:
         """The first observation."""
-        return self._host.thread.submit(self._act, "reset", None)
+        return self._host.lane.submit(self._reset)
+
+    def past(self) -> Past:
+        """What it did so far, while it waits."""
+        return list(self._past), self._host.identity
+
+    def follow(self, past: Past) -> None:
+        """Go on where another episode of this task and seed was. The next operation does first what that one did."""
+        self._like = past
 
     def step(self, action: str) -> Future[Reply]:
-        return self._host.thread.submit(self._act, "step", action)
+        return self._host.lane.submit(self._act, "step", action)
 
     def propose(self, n: int) -> Future[Reply]:
-        return self._host.thread.submit(self._ask, "propose", n)
+        return self._host.lane.submit(self._ask, "propose", n)
 
     def solve(self) -> Future[Reply]:
-        return self._host.thread.submit(self._ask, "solve", 0)
+        return self._host.lane.submit(self._ask, "solve", 0)
+
+    @property
+    def began(self) -> bool:
+        """Whether its world has ever shown anything."""
+        return bool(self._past)
 
     def pid(self) -> int | None:
         """Of the process that holds its environment; None before its first operation."""
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
-        """Give the environment back; at once where a pool is closed."""
-        self._host.release(self)
+        """Give the environment back; at once where a pool is closed. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._host.release(self)
 
     # ---- on the host's thread -------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Reset ahead of need, unless it has begun or is over."""
+        if not (self._closed or self._past or self._fault is not None):
+            self._ahead = self._act("reset", None)
+
+    def _reset(self) -> Reply:
+        ahead, self._ahead = self._ahead, None
+        self._host.begun_ahead += ahead is not None
+        return self._act("reset", None) if ahead is None else ahead
 
     def _act(self, operation: str, action: str | None) -> Reply:
         while self._fault is None:
             try:
                 self._recover()
+                if operation != "reset":
+                    self._come_after()
                 answer = self._raw(operation, action)
                 self._past.append((action, _digest(answer)))
                 return _reply(answer)
@@ -140,7 +185,10 @@ class Episode:
         while self._fault is None:
             try:
                 self._recover()
-                return Reply() if operation is None else _reply(self._request(operation, {"n": n}))
+                if operation is None:
+                    return Reply()
+                self._come_after()
+                return _reply(self._request(operation, {"n": n}))
             except _Lost as lost:
                 self._failed(lost)
         return self._fault
@@ -154,6 +202,23 @@ class Episode:
         for action, before in self._past:
             if _digest(self._raw("reset" if action is None else "step", action)) != before:
                 raise _Lost("drift", f"made again after a fault, the episode with seed {self.seed} shows something else", last=True)
+
+    def _come_after(self) -> None:
+        """Do what the episode did that this one follows; all that comes of it has to be the same."""
+        if self._like is None:
+            return
+        self._host.begun_ahead += self._ahead is not None
+        self._ahead = None
+        past, identity = self._like
+        if identity != self._host.identity:
+            raise _Lost("unlike", f"it is {dict(self._host.identity)}, and {dict(identity)} in another worker; {ALIKE}", last=True)
+        for n, (action, came) in enumerate(past):
+            if n == len(self._past):
+                self._past.append((action, _digest(self._raw("reset" if action is None else "step", action))))
+            if self._past[n][1] != came:
+                told = f"with seed {self.seed} it {'went on' if n else 'began'} otherwise than another attempt at the same task"
+                raise _Lost("unlike", f"{told}; {ALIKE}", last=True)
+        self._like = None
 
     def _raw(self, operation: str, action: str | None) -> Mapping[str, Any]:
         if operation == "reset":
@@ -175,11 +240,17 @@ class Episode:
             raise _Lost(answer["reason"], answer["detail"])
         if operation == "open":
             self._host.opened += 1
+            self._host.held.add(self._number)
             self._host.identity = answer["identity"]
+        if operation == "reset":
+            self._host.resets += 1
         return answer
 
     def _failed(self, lost: _Lost) -> None:
+        if lost.reason in ("drift", "unlike"):
+            self.give_back()  # it runs still
         self._process = None
+        self._host.held.discard(self._number)
         if lost.last or self.attempt >= self._host.settings.retries:
             self._fault = Reply(fault=lost.reason, detail=lost.detail)
             self._host.said = "".join(lost.detail.strip().splitlines()[-1:])
@@ -197,26 +268,34 @@ class Episode:
                 return
             finally:
                 self._process = None
+                self._host.held.discard(self._number)
 
 
 class _Host:
     """A worker process with the thread that uses it. A worker dies with the thread that started it, and this one lives with the pool."""
 
-    def __init__(self, settings: PoolSettings, opening: Mapping[str, Any]):
-        self.settings, self.opening = settings, opening
-        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="environment")
+    def __init__(self, settings: PoolSettings, opening: Mapping[str, Any], most: Callable[[], int]):
+        """`most` episodes may be held where one begins ahead of need."""
+        self.settings, self.opening, self._most = settings, opening, most
+        self.lane = Lane("environment", self._room)
         self.process: WorkerProcess | None = None
         self.identity: Mapping[str, str] = {}
         self.said = ""
         self.faults: Counter[str] = Counter()
         self.retried: Counter[str] = Counter()
-        self.started = self.running = self.opened = 0
+        self.started = self.opened = 0
+        self.running = self.led = 0
+        """Episodes that are not closed yet; those so far that led a group."""
+        self.resets = self.begun_ahead = 0
+        """Beginnings, and those of them that were there before they were asked for."""
+        self.held: set[int] = set()
+        """Episodes whose environment is open in the process."""
         self._closed = False
         self._lock = threading.Lock()
 
     def worker(self) -> WorkerProcess:
         """The process for one that needs an environment; a new one where the last was lost, or has done enough and serves nobody else."""
-        if self.process is not None and self.running == 1 and self.opened >= self.settings.episodes:
+        if self.process is not None and not self.held and self.opened >= self.settings.episodes:
             self.lost()
         if self.process is None:
             with self._lock:
@@ -237,7 +316,12 @@ class _Host:
         if self.process is None:
             return ""
         how, self.process = self.process.end(), None
+        self.held.clear()
         return how
+
+    def _room(self) -> bool:
+        """Whether one more may begin ahead of need. Not in a worker that has done enough: it is replaced once it is empty."""
+        return len(self.held) < self._most() and self.opened < self.settings.episodes
 
     def count(self, what: Counter[str], reason: str) -> None:
         with self._lock:
@@ -248,16 +332,17 @@ class _Host:
         with self._lock:
             return what.copy()
 
-    def enter(self) -> None:
+    def enter(self, *, leads: bool) -> None:
         with self._lock:
             self.running += 1
+            self.led += leads
 
     def release(self, episode: Episode) -> None:
         with self._lock:
             self.running -= 1
             closed = self._closed
         if not closed:
-            self.thread.submit(episode.give_back)
+            self.lane.submit(episode.give_back)
 
     def close(self) -> None:
         with self._lock:
@@ -265,7 +350,7 @@ class _Host:
             process = self.process
         if process is not None:
             process.kill()
-        self.thread.shutdown(wait=True, cancel_futures=True)
+        self.lane.close()
         self.lost()
 
 
@@ -273,20 +358,28 @@ class EnvPool:
     """Workers for the episodes of one environment. `close`, or leaving the `with` block, ends them all."""
 
     def __init__(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, modules: Sequence[str], settings: PoolSettings | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        modules: Sequence[str],
+        settings: PoolSettings | None = None,
+        alike: bool = True,
     ):
-        """`modules` are imported in the workers and register the environment."""
+        """`modules` are imported in the workers and register the environment. `alike`: same task and seed, same beginning."""
         self.name, self.settings = name, settings or PoolSettings()
         if self.settings.workers < 1 or self.settings.deadline <= 0 or self.settings.retries < 0:
             raise ValueError(f"a pool has at least one worker, a positive deadline and no negative retries: {self.settings}")
         opening = {"name": name, "arguments": dict(arguments or {}), "modules": list(modules)}
-        self._hosts = [_Host(self.settings, opening) for _ in range(self.settings.workers)]
+        self.ahead: Ahead[Episode, Reply] = Ahead(self.episode, alike=alike and self.settings.ahead)
+        workers = self.settings.workers
+        self._hosts = [_Host(self.settings, opening, lambda: -(-self.ahead.most // workers)) for _ in range(workers)]
         self._episodes = 0
 
-    def episode(self, task: Mapping[str, Any], seed: int, *, worker: int | None = None) -> Episode:
-        """A new episode, on the worker with the fewest, or on the one with that number. Close it."""
-        host = min(self._hosts, key=lambda one: one.running) if worker is None else self._hosts[worker]
-        host.enter()
+    def episode(self, task: Mapping[str, Any], seed: int, *, worker: int | None = None, leads: bool = False) -> Episode:
+        """A new episode, on the worker with the fewest, or on the one with that number. Close it. `leads`: others wait for it."""
+        host = min(self._hosts, key=lambda one: (one.running, one.led)) if worker is None else self._hosts[worker]
+        host.enter(leads=leads)
         self._episodes += 1
         return Episode(host, self._episodes, task, seed)
 
@@ -314,6 +407,10 @@ class EnvPool:
     def started(self) -> int:
         """Workers started so far."""
         return sum(host.started for host in self._hosts)
+
+    def begun(self, *, ahead: bool = False) -> int:
+        """Episodes that began so far, those that were made again too; or those that had begun before they were asked for."""
+        return sum(host.begun_ahead if ahead else host.resets for host in self._hosts)
 
     def pids(self) -> list[int]:
         """Process ids of the workers that live."""

@@ -11,6 +11,8 @@ these episodes again.
 Episodes of a generation batch are played together. A batch that the journal does not hold whole is played again from the first reset,
 with the same seeds and in the same company.
 
+Worlds of the episodes behind a batch begin while its rows are scored and learnt from (`agents.foresight`, `agents.ahead`).
+
 Steps may be played ahead of their updates (`train.pipeline`), also in a thread beside an update. Counts of faults are therefore kept by
 step, and what a step is judged with is taken when it is planned: a function of the steps before it, whatever runs at the same time.
 """
@@ -21,11 +23,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vlmrl.errors import CheckpointError, RemoteError
 from vlmrl.extras.agents.episodes import EnvSetup, run_attempts
+from vlmrl.extras.agents.foresight import Coming, Foresight
 from vlmrl.extras.agents.prompts import chains, rows
 from vlmrl.extras.agents.rows import TaskOf, plain_task
 from vlmrl.extras.agents.trajectory import (
@@ -38,7 +41,7 @@ from vlmrl.extras.agents.trajectory import (
 )
 from vlmrl.rollout.collect import Collection, Collector, GenerationBatch, PendingGroup, RolloutBatch, Scoring
 from vlmrl.rollout.journal import Journal, scores_from_json
-from vlmrl.types import Group, Prompt, ScoredGroup, TurnRollout
+from vlmrl.types import Group, Prompt, Sample, ScoredGroup, TurnRollout
 
 WINDOW = 50
 """Steps over which the share of faults is watched."""
@@ -140,10 +143,15 @@ class EpisodeCollector(Collector):
     watch: FaultWatch
     task_of: TaskOf = plain_task
     """What the environment is given of a row."""
+    foresight: Foresight = field(default_factory=Foresight)
+    """What is played next."""
 
     def begin(self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, **plan: Any) -> Collection:
         """What `Collector.begin` does."""
         self.watch.begin(step)
+        sizes = plan.get("num_generations") or [self.num_generations] * len(prompts)
+        groups = zip(prompts, sizes, strict=True)
+        self.foresight.plan(step, [Coming(place=place, sample=prompt.sample, attempts=n) for (place, prompt), n in groups])
         return super().begin(prompts, step=step, journal=journal, **plan)
 
     def measured(self, notes: Mapping[str, float], *, step: int) -> Mapping[str, float]:
@@ -167,15 +175,14 @@ class EpisodeCollector(Collector):
     def _generate(self, one: Scoring, thread: ThreadPoolExecutor, out: RolloutBatch) -> None:
         """Play every attempt of a batch; a group is scored once all of them are over."""
         batch = one.batch
-        tasks = [
-            (self.task_of(prompt.sample), environment_seed(*self._where(batch, number))) for number, (_, prompt) in enumerate(batch.prompts)
-        ]
+        tasks = [self._begins(batch.step, place, prompt.sample) for place, prompt in batch.prompts]
         began = time.perf_counter()
         version = self.engine.version
         every = run_attempts(
             self.table, tasks, batch.num_generations, lambda number, k, turn: turn_seed(*self._where(batch, number), k, turn)
         )
         out.rollout_seconds += time.perf_counter() - began
+        self._foresee(batch)
         fresh = [trajectory for played in every for trajectory in played]
         self.watch.same(self.table.pool.identity)
         for group, played in zip(batch.ids, every, strict=True):
@@ -186,6 +193,16 @@ class EpisodeCollector(Collector):
         for number, played in enumerate(every):
             one.pending[number] = self._played(batch, number, played, version)
             one.futures.append(thread.submit(self._score_group, one.pending[number]))
+
+    def _foresee(self, batch: GenerationBatch) -> None:
+        """Let the worlds of the next batch begin."""
+        last = max((place for place, _ in batch.prompts), default=-1)
+        coming = self.foresight.behind(batch.step, last, self.generation_batch_size)
+        self.table.pool.ahead.foresee([(*self._begins(step, one.place, one.sample), one.attempts) for step, one in coming])
+
+    def _begins(self, step: int, place: int, sample: Sample) -> tuple[dict[str, Any], int]:
+        """Task and environment's seed of a group."""
+        return self.task_of(sample), environment_seed(self.seed, self.stage, step, place, sample.id)
 
     def _where(self, batch: GenerationBatch, number: int) -> tuple[int, str, int, int, str]:
         """The coordinates of a group's seeds."""

@@ -31,8 +31,7 @@ def isolated(used: Iterable[tuple[str, str, Any]], rewards: Registry[Any] = regi
     Returns:
         A line for each, with its place and the reason why no worker can have it; empty where all can.
     """
-    wanted = [(where, method.name) for where, slot, method in used if slot == "reward" and method.isolate]
-    known = [(where, rewards.get(name)) for where, name in wanted if name in rewards.names()]
+    known = [(where, rewards.get(m.name)) for where, slot, m in used if slot == "reward" and m.isolate and m.name in rewards.names()]
     return [f"{where}.isolate: {why}" for where, entry in known if (why := _why_here(entry)) is not None]
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import sample
 from vlmrl.extras.agents import episodes, turns
+from vlmrl.extras.agents.ahead import Ahead, Spent
 from vlmrl.extras.agents.episodes import anew, run_attempts
 from vlmrl.extras.agents.forks import NONE
 from vlmrl.extras.agents.history import History
@@ -48,11 +49,26 @@ class Scripted:
         self.reset_fault, self.steps = script[0], list(script[1])
         self.closed = False
 
+    def begin(self) -> None:
+        """It begins when it is asked."""
+
+    def past(self) -> None:
+        """Nothing that a script looks at."""
+
+    def follow(self, past: None) -> None:
+        """It does what is written."""
+
+    @property
+    def began(self) -> bool:
+        return self.reset_fault is None
+
     def reset(self) -> Future[Reply]:
         return now(Reply(observation=SHOWN) if self.reset_fault is None else Reply(fault=self.reset_fault))
 
     def step(self, action: str) -> Future[Reply]:
         del action
+        if self.reset_fault is not None:
+            return now(Reply(fault=self.reset_fault))
         now_ = self.steps.pop(0)
         if isinstance(now_, str):
             return now(Reply(fault=now_))
@@ -80,7 +96,7 @@ def expected(script: Script) -> tuple[str | None, list[float]]:
 def generate(requests: Sequence[Request], settings: object) -> list[list[Rollout]]:
     del settings
     return [
-        [Rollout(k=k, ids=(3, 4), logprobs=(-1.0, -1.0), text="go", finish="stop", policy_version=0) for k in request.ks]
+        [Rollout(k=k, ids=(3, 4), logprobs=(-1.0, -1.0), text=f"go {k}", finish="stop", policy_version=0) for k in request.ks]
         for request in requests
     ]
 
@@ -90,18 +106,18 @@ def seen(observation: object, screens: object) -> Snapshot:
     return Snapshot(text="a screen", media=(), state="s")
 
 
-@given(groups=st.lists(st.lists(ATTEMPT, min_size=1, max_size=4), min_size=1, max_size=3))
-def test_a_fault_takes_every_reward_and_nothing_else_does(groups: list[list[Script]]) -> None:
+@given(groups=st.lists(st.lists(ATTEMPT, min_size=1, max_size=4), min_size=1, max_size=3), alike=st.booleans())
+def test_a_fault_takes_every_reward_and_nothing_else_does(groups: list[list[Script]], alike: bool) -> None:
     scripts = [script for group in groups for script in group]
     opened: list[Scripted] = []
 
-    def episode(task: object, seed: object) -> Scripted:
-        del task, seed
+    def episode(task: object, seed: object, *, leads: bool) -> Scripted:
+        del task, seed, leads
         opened.append(Scripted(scripts[len(opened)]))
         return opened[-1]
 
     table: Any = SimpleNamespace(
-        pool=SimpleNamespace(episode=episode, identity={"version": "1"}),
+        pool=SimpleNamespace(ahead=Ahead(episode, alike=alike), identity={"version": "1"}),
         talk=anew(generate),
         settings=None,
         history=History(),
@@ -112,6 +128,7 @@ def test_a_fault_takes_every_reward_and_nothing_else_does(groups: list[list[Scri
         answer_format="free",
         screens=None,
         forks=NONE,
+        spent=Spent(),
     )
     with mock.patch.object(episodes, "keep", seen), mock.patch.object(episodes, "_prompt", return_value=PROMPT):
         played = run_attempts(table, [({"id": f"t{n}"}, n) for n in range(len(groups))], [len(g) for g in groups], lambda *where: 0)

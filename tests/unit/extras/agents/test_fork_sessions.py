@@ -15,6 +15,7 @@ from tests.support.builders import sample
 from tests.support.tiny import Tiny
 from tests.unit.extras.agents.test_sessions import GREEDY, SAMPLED, TASKS, Watched, answers, logprobs, pool
 from vlmrl import rng
+from vlmrl.extras.agents.ahead import Ahead
 from vlmrl.extras.agents.conversation import Conversation
 from vlmrl.extras.agents.episodes import EnvSetup, Talk, anew, run_attempts, talk_of
 from vlmrl.extras.agents.forks import Forks
@@ -112,16 +113,18 @@ class Losing:
 
     def __init__(self, pool: EnvPool):
         self.pool, self.identity, self.made = pool, pool.identity, 0
+        self.ahead = Ahead(self.episode, alike=True)
 
-    def episode(self, task: Any, seed: int) -> Any:
+    def episode(self, task: Any, seed: int, *, leads: bool) -> Any:
         self.made += 1
-        episode = self.pool.episode(task, seed)
+        episode = self.pool.episode(task, seed, leads=leads)
         return Lost(episode) if self.made % 4 == 1 else episode
 
 
 class Lost:
     def __init__(self, episode: Episode):
         self.episode, self.reset, self.close, self.steps = episode, episode.reset, episode.close, 0
+        self.past, self.follow, self.began = episode.past, episode.follow, True
 
     def step(self, action: str) -> Future[Reply]:
         self.steps += 1

@@ -84,7 +84,7 @@ class Page:
         self._target: str = browser.call("Target.createTarget", target)["targetId"]
         self._session: str = browser.call("Target.attachToTarget", {"targetId": self._target, "flatten": True})["sessionId"]
         browser.pipe.listen(self._session, self._event)
-        for method, parameters in (
+        set_up: list[tuple[str, Mapping[str, Any]]] = [
             ("Page.enable", {}),
             ("Runtime.enable", {}),
             ("Network.enable", {}),
@@ -95,8 +95,8 @@ class Page:
             ("Emulation.setLocaleOverride", {"locale": "en-US"}),
             ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
             *(("Page.addScriptToEvaluateOnNewDocument", {"source": source}) for source in (_clock(), _pointer(), *scripts)),
-        ):
-            self.call(method, parameters)
+        ]
+        browser.pipe.call_all(set_up, self._session)  # at once: each wait for an answer is a turn of a busy machine
 
     def call(self, method: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """See `Pipe.call`, for this page.

@@ -6,7 +6,7 @@ import json
 import os
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Event = Mapping[str, Any]
@@ -87,16 +87,27 @@ class Pipe:
         Raises:
             BrowserError: the browser refused, died, or did not answer in time.
         """
-        number = self.tell(method, parameters or {}, session)
-        self._waiting[number] = None
+        return self.call_all([(method, parameters or {})], session)[0]
+
+    def call_all(self, calls: Sequence[tuple[str, Mapping[str, Any]]], session: str | None = None) -> list[dict[str, Any]]:
+        """Send all, which the browser does in this order, and wait for the results.
+
+        Raises:
+            BrowserError: the browser refused one, died, or did not answer in time.
+        """
+        numbers = [self.tell(method, parameters, session) for method, parameters in calls]
+        self._waiting.update(dict.fromkeys(numbers))
         try:
-            self.until(lambda: self._waiting[number] is not None, method)
-            reply = self._waiting[number] or {}
+            for number, (method, _) in zip(numbers, calls, strict=True):
+                self.until(lambda number=number: self._waiting[number] is not None, method)
+            replies = [self._waiting[number] or {} for number in numbers]
         finally:
-            del self._waiting[number]
-        if "error" in reply:
-            raise BrowserError(f"{method}: {reply['error'].get('message', reply['error'])}")
-        return reply["result"]
+            for number in numbers:
+                del self._waiting[number]
+        for (method, _), reply in zip(calls, replies, strict=True):
+            if "error" in reply:
+                raise BrowserError(f"{method}: {reply['error'].get('message', reply['error'])}")
+        return [reply["result"] for reply in replies]
 
     def until(self, happened: Callable[[], bool], what: str) -> None:
         """Handle messages until something has happened.

@@ -65,13 +65,10 @@ def registries(plugins: Sequence[str] = ()) -> dict[str, Registry[Any]]:
     return {registry.slot: registry for registry in found}
 
 
-Ask = Callable[[Config], Mapping[str, Registry[Any]]]
-"""Gives the registries that a recipe is checked against. Its plug-ins can be imported."""
-
-
-def method_problems(config: Config, ask: Ask | None = None) -> list[str]:
+def method_problems(config: Config, ask: Callable[[Config], Mapping[str, Registry[Any]]] | None = None) -> list[str]:
     """Every wrong name of a method, answer type or adapter, every wrong argument, and combinations that are refused; for
-    `config.load.load(also=...)`. Plug-ins that cannot be imported are among them, and the rest is checked without them."""
+    `config.load.load(also=...)`. Plug-ins that cannot be imported are among them, and the rest is checked without them.
+    `ask` gives the registries that a recipe is checked against, once its plug-ins are imported."""
     try:
         import_plugins(config.plugins)
     except ConfigError as error:
@@ -86,7 +83,7 @@ def method_doubts(config: Config, found: Mapping[str, Registry[Any]] | None = No
     return [*doubts(config, registries(config.plugins) if found is None else found), *(f"data.prompt: {text}" for text in unasked)]
 
 
-def require_methods(config: Config, ask: Ask | None = None) -> Mapping[str, Registry[Any]]:
+def require_methods(config: Config, ask: Callable[[Config], Mapping[str, Registry[Any]]] | None = None) -> Mapping[str, Registry[Any]]:
     """Pass 2 as training needs it: the registries, after every name of the config has been checked against them.
 
     Raises:

@@ -17,9 +17,9 @@ from vlmrl.errors import ConfigError, DataError
 from vlmrl.registry import Catalogue
 
 if TYPE_CHECKING:
+    from vlmrl.cli.names import Ask
     from vlmrl.config.load import ResolvedRecipe
     from vlmrl.config.schema import Config
-    from vlmrl.methods import Ask
     from vlmrl.run.audit_report import AuditReport, SourceAudit
 
 FITS: Catalogue[Callable[[ResolvedRecipe, str], str | None]] = Catalogue("check of a GPU")

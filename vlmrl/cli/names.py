@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +16,10 @@ import typer
 if TYPE_CHECKING:
     from vlmrl.config.load import ResolvedRecipe
     from vlmrl.config.schema import Config
-    from vlmrl.methods import Ask
+    from vlmrl.registry import Registry
+
+    Ask = Callable[[Config], Mapping[str, Registry[Any]]]
+    """Gives the registries that a recipe is checked against, once its plug-ins are imported."""
 
 
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, or the name of one, for example toy_video", show_default=False)]

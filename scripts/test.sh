@@ -26,5 +26,12 @@ if [ "$fast" = yes ]; then
     tests/invariants tests/unit/algo tests/unit/answers tests/unit/config tests/unit/data tests/unit/metrics tests/unit/policy \
     tests/unit/rewards tests/unit/rollout tests/unit/run tests/unit/sampling tests/unit/train "$@"
 fi
-"$python" -m pyright --pythonpath "$python"
-exec "$python" -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5 "$@"
+# pyright takes one core for a minute and says no more than yes or no: it runs beside the tests, and what it found comes last.
+types="$(mktemp)"
+trap 'rm -f "$types"' EXIT
+"$python" -m pyright --pythonpath "$python" >"$types" 2>&1 &
+typed=$! failed=0
+"$python" -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5 "$@" || failed=$?
+wait "$typed" || failed=$?
+cat "$types"
+exit "$failed"

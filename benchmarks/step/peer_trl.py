@@ -1,6 +1,7 @@
 """The same step by TRL's GRPOTrainer, as its documentation recommends for one prompt group per step.
 
-`per_device_train_batch_size` is prompts x G, one gradient step per batch of rollouts (so TRL computes no old log-probs), `beta` 0
+`per_device_train_batch_size` is prompts x G, or the rows that a side names with gradients accumulated to the same batch; in either case
+one gradient step per batch of rollouts (so TRL computes no old log-probs), `beta` 0
 (no reference model, TRL's default), the loss `grpo` as on our side, gradient checkpointing with `--recompute` alone (TRL's default
 is on, which only slows it down where memory is enough). On a CPU float32, on CUDA bfloat16 autocast over float32 weights, as on our
 side. Everything else is TRL's default. Answers cannot end: `suppress_tokens` holds the ids that our side forbids.
@@ -16,7 +17,7 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks.common import Job, Result, need
+from benchmarks.common import BenchmarkError, Job, Result, need
 from benchmarks.step.meter import Meter, now
 from benchmarks.step.ours import LEARNING_RATE, open_bundle
 from benchmarks.step.workload import TEMPLATE, media_folder, model_folder, reward
@@ -41,19 +42,28 @@ def dataset_of(job: Job) -> Any:
     return Dataset.from_dict(rows).cast_column("image", Image())
 
 
-def make_trainer(job: Job, out: str) -> Any:
+def make_trainer(job: Job, out: str, rows: int | None, recompute: bool) -> Any:
+    """The trainer with `rows` answers a forward pass (None: the whole batch).
+
+    Raises:
+        BenchmarkError: the batch is no multiple of `rows`.
+    """
     from trl import GRPOConfig, GRPOTrainer
 
     settings, cell = job["settings"], job["cell"]
     path = str(model_folder(settings, cell["vocabulary"]))
     half = settings["dtype"] == "bfloat16"
+    batch = cell["batch"] * cell["group"]
+    rows = rows or batch
+    if batch % rows:
+        raise BenchmarkError(f"{batch} answers of a step are no multiple of {rows}; leave this side out with --sides")
     args = GRPOConfig(
         output_dir=out,
         use_cpu=settings["device"] == "cpu",
         bf16=half,
         model_init_kwargs={"dtype": "float32", "attn_implementation": "sdpa"},
-        per_device_train_batch_size=cell["batch"] * cell["group"],
-        gradient_accumulation_steps=1,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=batch // rows,
         num_generations=cell["group"],
         max_completion_length=cell["completion"],
         max_steps=settings["warmup"] + settings["steps"],
@@ -61,7 +71,7 @@ def make_trainer(job: Job, out: str) -> Any:
         lr_scheduler_type="constant",
         beta=0.0,
         loss_type="grpo",
-        gradient_checkpointing=settings.get("recompute", False),
+        gradient_checkpointing=recompute or settings.get("recompute", False),
         generation_kwargs={"suppress_tokens": list(open_bundle(path).forbidden_ids)},
         save_strategy="no",
         report_to="none",
@@ -70,8 +80,8 @@ def make_trainer(job: Job, out: str) -> Any:
     return GRPOTrainer(model=path, reward_funcs=length_reward, args=args, train_dataset=dataset_of(job))
 
 
-def measure(job: Job) -> Result:
-    """What `ours.measure` gives, of TRL."""
+def measure(job: Job, rows: int | None = None, recompute: bool = False) -> Result:
+    """What `ours.measure` gives, of TRL with `rows` answers a forward pass; `recompute` in any case where it is set."""
     need("trl", "--sides repeat shared_prefix")
     need("datasets", "--sides repeat shared_prefix")
     from transformers import TrainerCallback
@@ -96,7 +106,7 @@ def measure(job: Job) -> Result:
             cpu.append(time.process_time())
 
     with tempfile.TemporaryDirectory() as out:
-        trainer = make_trainer(job, out)
+        trainer = make_trainer(job, out, rows, recompute)
         trainer.add_callback(Ends())
         for name in parts:
             timed_method(trainer, name, parts[name], device, kept if name == "_generate" else None)

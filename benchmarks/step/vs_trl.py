@@ -5,8 +5,9 @@
     python -m benchmarks.step.vs_trl --all                        the grid 256/1,024/4,096 x 4/8/16 x 64/256
     python -m benchmarks.step.vs_trl --device cuda --size 3b      Qwen2.5-VL-3B's sizes in bfloat16
 
-The same random weights, pictures, prompt and reward, answers of equal length, one prompt group per step by default. Sides: `trl`,
-`repeat` and `shared_prefix` (our two layouts of the training pass). Needs TRL: pip install trl==1.16.0.
+The same random weights, pictures, prompt and reward, answers of equal length, one prompt group per step by default. Sides: `trl` (the
+whole batch in one pass), `trl_4` and `trl_1` (4 rows and 1 row a pass, gradients accumulated), `trl_lean` (1 row, activations computed
+again), `repeat` and `shared_prefix` (our two layouts of the training pass). Needs TRL: pip install trl==1.16.0.
 Writes docs/benchmarks/vs_trl.md and .json.
 """
 
@@ -35,7 +36,9 @@ from benchmarks.common import (
     show,
 )
 
-SIDES = ("trl", "repeat", "shared_prefix")
+TRL = {"trl": {}, "trl_4": {"rows": 4}, "trl_1": {"rows": 1}, "trl_lean": {"rows": 1, "recompute": True}}
+"""Settings of TRL's trainer by side (`peer_trl.make_trainer`)."""
+SIDES = (*TRL, "repeat", "shared_prefix")
 GRID = {"prompts": [256, 1024, 4096], "groups": [4, 8, 16], "completions": [64, 256]}
 SHORT = {"prompts": [1024], "groups": [8], "completions": [64]}
 
@@ -49,9 +52,10 @@ LEGEND = (
 )
 EQUAL = (
     "Equal work: the same weights, files, prompt and reward on all sides. Answers cannot end, because the same ids (end and visual",
-    "control tokens) are suppressed on all sides, so all answers have the full length. TRL: `beta` 0, loss `grpo`, the whole batch in one",
-    "forward pass, otherwise its defaults. TRL's `rollout` contains cutting pictures into patches; ours is outside `rollout` and inside",
-    "`s / step`. Every step shows new pictures, so no cache of ours helps the next step.",
+    "control tokens) are suppressed on all sides, so all answers have the full length. TRL: `beta` 0, loss `grpo`; `trl` has the whole",
+    "batch in one forward pass, `trl_4` 4 rows and `trl_1` 1 row with accumulated gradients, `trl_lean` 1 row and recomputed activations;",
+    "otherwise its defaults. TRL's `rollout` contains cutting pictures into patches; ours is outside `rollout` and inside `s / step`.",
+    "Every step shows new pictures, so no cache of ours helps the next step.",
 )
 
 
@@ -71,7 +75,7 @@ def worker(job: Job) -> Result:
 
     if job["side"] == "prepare":
         return workload.prepare(job)
-    return peer_trl.measure(job) if job["side"] == "trl" else ours.measure(job)
+    return peer_trl.measure(job, **TRL[job["side"]]) if job["side"] in TRL else ours.measure(job)
 
 
 def cells_of(args: argparse.Namespace) -> list[dict[str, int]]:
@@ -127,7 +131,7 @@ def planned(shape: Any, cell: dict[str, int], prompt: int, side: str) -> Any:
     from benchmarks.step.flops import EVERYTHING_REPEATED, REPEAT, SHARED_PREFIX, flops
     from benchmarks.step.workload import grid_of
 
-    plan = {"trl": EVERYTHING_REPEATED, "repeat": REPEAT, "shared_prefix": SHARED_PREFIX}[side]
+    plan = {"repeat": REPEAT, "shared_prefix": SHARED_PREFIX}.get(side, EVERYTHING_REPEATED)
     return flops(prompt, cell["group"], cell["completion"], shape, plan, media=[grid_of("image", cell["prompt"])])
 
 
@@ -154,7 +158,7 @@ def ratios(store: Store, cells: list[dict[str, int]], pairs: list[tuple[str, str
 
 
 def main(args: argparse.Namespace) -> None:
-    if "trl" in args.sides:
+    if set(TRL) & set(args.sides):
         need("trl", "--sides repeat shared_prefix")
     settings = common_settings(args) | {
         "max_tokens_per_microbatch": args.micro_tokens,
@@ -191,7 +195,8 @@ def document(store: Store, args: argparse.Namespace) -> list[str]:
     for cell in every:
         check_same(store, cell, ("prompt_tokens", "completion_tokens", "answers", "parameters"))
     sides = [side for side in SIDES if any(r["side"] == side for r in store.results.values())]
-    pairs = [(a, b) for a, b in (("trl", "shared_prefix"), ("trl", "repeat"), ("repeat", "shared_prefix")) if a in sides and b in sides]
+    pairs = [(a, "shared_prefix") for a in (*TRL, "repeat")] + [("trl", "repeat")]
+    pairs = [(a, b) for a, b in pairs if a in sides and b in sides]
     one = next(r for r in store.results.values() if "failed" not in r)
     text = config.get_text_config()
     about = (
@@ -210,7 +215,7 @@ def document(store: Store, args: argparse.Namespace) -> list[str]:
         "",
         *provenance(store),
         *EQUAL,
-        f"Activations are {'computed again in' if store.settings.get('recompute') else 'kept for'} the backward pass on all sides.",
+        f"Activations are {'computed again in' if store.settings.get('recompute') else 'kept for'} the backward pass on all other sides.",
         "",
     ]
 

@@ -21,8 +21,10 @@ def _best(value: float | None) -> str:
 SENTENCES: dict[str, str | Callable[[Any], str]] = {
     "acts_on": lambda v: f"Acts on the {'weight of the divergence (`beta`)' if v == 'beta' else v}.",
     "alternative": lambda v: f"One of several ways to the same end ({plain(v)}): take one of them.",
+    "asks": lambda v: f"Prompts ask for an action in the words of the answer type `{v}`.",
     "baseline": lambda v: f"Its baseline is of the kind `{v}`.",
     "before_advantage": "Rows that it drops are left out of the advantage's statistics too.",
+    "begins_alike": "May begin alike for every seed.",
     "best": _best,
     "bound": lambda v: f"`{v}` must be at least what the gold answer earns.",
     "compares": "A rollout's number depends on the others of its group.",
@@ -49,6 +51,7 @@ SENTENCES: dict[str, str | Callable[[Any], str]] = {
     "old_from_sampler": "Its rows' ratio is not 1 in the first update.",
     "per": lambda v: f"Acts per {v}.",
     "ranks_only": lambda v: "Uses ranks of the summed reward only." if v == "sum" else "Uses ranks of every column only.",
+    "reads_answers": "Reads whole answers, tags and all.",
     "remedy": "",
     "remembers": "Has a memory, which is saved with every checkpoint.",
     "rows": "Is played on rows of yours.",

@@ -13,8 +13,8 @@ from tests.unit.evals.test_evals_compare import A10, B10, choice, save
 from vlmrl.cli import app
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.score.compare import compare_folders
-from vlmrl.evals.score.published import beside_published
 from vlmrl.evals.score.runfiles import evaluation_at
+from vlmrl.extras.seeds.published import beside_published
 
 
 def make_run(path: Path, values: list[int], *, order: tuple[str, ...] = ("base", "sft", "rl"), suite: tuple[str, ...] = ()) -> Path:

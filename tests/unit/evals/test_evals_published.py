@@ -13,7 +13,7 @@ from tests.unit.evals.test_evals_compare import choice, save
 from tests.unit.evals.test_evals_records import make_record
 from vlmrl.cli import app
 from vlmrl.errors import ConfigError, StorageError
-from vlmrl.evals.score.published import SAME, beside_published
+from vlmrl.extras.seeds.published import SAME, beside_published
 from vlmrl.paths import shipped
 
 ACCURACY = {"model": "TON-3B", "metric": "accuracy", "value": 98.5, "source": "arXiv:2505.16854", "harness": "the authors' own"}

@@ -51,8 +51,8 @@ def compare(
     Example: vlmrl compare runs/base runs/new --out comparison
     """
     first, second = parted(sides, published)
-    from vlmrl.evals.score.published import beside_published
     from vlmrl.evals.score.runfiles import evaluation_at
+    from vlmrl.extras.seeds.published import beside_published
     from vlmrl.plugins import import_plugins
     from vlmrl.run.ui import Ui
 

@@ -20,7 +20,7 @@ from vlmrl.errors import DataError, RowError
 from vlmrl.extras.importers.prepare.gui_rows import FORMS, element_row, seen_size
 from vlmrl.extras.importers.prepare.prepare import prepare
 from vlmrl.protocols import RewardContext
-from vlmrl.zoo.rewards.points import click
+from vlmrl.rewards.points import click
 
 DATA = Path(__file__).resolve().parents[4] / "data"
 POINT = "point-1003520"

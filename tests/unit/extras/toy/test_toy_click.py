@@ -13,8 +13,8 @@ from vlmrl.answers.point import pointing_score
 from vlmrl.data.row import parse_row
 from vlmrl.extras.toy.click import items
 from vlmrl.protocols import RewardContext
+from vlmrl.rewards.points import click
 from vlmrl.rewards.run.runner import RewardRunner
-from vlmrl.zoo.rewards.points import click
 
 
 def test_the_middle_hits_by_either_reward() -> None:

@@ -11,9 +11,9 @@ import pytest
 from tests.support.builders import group, sample
 from vlmrl.answers.point import pointing_score
 from vlmrl.protocols import RewardContext
+from vlmrl.rewards.points import click, point_in_box_reward, points_in_mask
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.types import Sample
-from vlmrl.zoo.rewards.points import click, point_in_box_reward, points_in_mask
 
 NO = RewardContext()
 

@@ -1,11 +1,11 @@
 """Tasks of an environment: the rows of a stage that names one.
 
     {"id": "desk-2", "environment": {"length": 2}}
-    {"id": "desk-2"}
+    {"id": "desk-2"}                                      # with `adapter: tasks`
 
-What stands under `environment` is what the environment is given, with the id; it goes to `meta.environment`. A row of an id alone, with a
-length or a difficulty at most, is a task of which the environment is given nothing else. There is no question and no gold answer: what is
-asked and what it earns, the environment says.
+What stands under `environment` is what the environment is given, with the id; it goes to `meta.environment`. A row without it, which is
+a task only where the recipe says so, gives the environment nothing else. There is no question and no gold answer: what is asked and what
+it earns, the environment says.
 """
 
 from __future__ import annotations
@@ -19,15 +19,10 @@ from vlmrl.extras.importers.fields import id_of, left_over, mapping_of, optional
 
 name = "tasks"
 TASK = "environment"
-BARE = frozenset({"id", "trajectory", "difficulty"})
-"""Keys of a task that says nothing to its environment."""
 
 
 def detect(row: Mapping[str, Any]) -> bool:
-    given = row.get("environment")
-    if given is None:
-        return row.get("id") is not None and BARE.issuperset(key for key, value in row.items() if value is not None)
-    return isinstance(given, Mapping) and "answer_type" not in row
+    return isinstance(row.get("environment"), Mapping) and "answer_type" not in row
 
 
 def convert(row: Mapping[str, Any], options: ImportOptions) -> dict[str, Any]:

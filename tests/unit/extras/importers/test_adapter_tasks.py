@@ -22,7 +22,7 @@ def test_a_task_keeps_its_id_and_what_its_environment_is_given(tmp_path: Path) -
     assert read.samples[0].meta["level"] == "easy"
 
 
-def test_a_row_of_an_id_alone_is_a_task(tmp_path: Path) -> None:
+def test_a_row_of_an_id_alone_is_a_task_where_the_source_says_so(tmp_path: Path) -> None:
     rows = [
         {"id": "a"},
         {"id": "b", "environment": None},
@@ -30,7 +30,7 @@ def test_a_row_of_an_id_alone_is_a_task(tmp_path: Path) -> None:
         {"id": "d", "environment": {"length": 2}},
     ]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    read = read_source(tmp_path / "t.jsonl", media_root=".", dedupe="error", options=ImportOptions())
+    read = read_source(tmp_path / "t.jsonl", media_root=".", dedupe="error", options=ImportOptions(adapter="tasks"))
     assert (read.shape, read.bad) == ("tasks", [])
     assert [plain_task(sample) for sample in read.samples] == [{"id": "a"}, {"id": "b"}, {"id": "c"}, {"id": "d", "length": 2}]
     assert read.samples[2].meta["trajectory"] == {"length": 3}
@@ -46,6 +46,7 @@ def test_a_task_without_an_id_is_refused(tmp_path: Path) -> None:
     "row",
     [
         {"environment": "desk"},
+        {"id": "a"},
         {"id": "a", "question": "?"},
         {"id": "a", "task": "t"},
         {"id": None},

@@ -82,7 +82,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
 
 
 def test_tools_are_those_that_fit_nowhere_else():
-    assert set(COMMANDS["tools"].commands) == {"toy", "cache", "env", "thoughts", "pins", "pixels"}
+    assert set(COMMANDS["tools"].commands) == {"toy", "cache", "env", "thoughts", "pins", "pixels", "prompts"}
 
 
 COMMANDS: dict[str, Any] = get_command(cli.app).commands  # pyright: ignore[reportAttributeAccessIssue]
@@ -436,7 +436,7 @@ def test_eval_without_a_suite_lists_them(run, tmp_path):
     for arguments in (["eval", str(tmp_path)], ["eval", str(tmp_path), "--suite"]):
         code, _, err = run(*arguments)
         assert code == 64
-        assert "suites: canary, counting, " in err
+        assert "suites: canary, click, counting, " in err
         assert "vlmrl list suites" in err
 
 

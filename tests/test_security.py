@@ -29,7 +29,6 @@ REACHES = {
     "extras.vllm": "rollout servers",
     "extras.agents.worlds.android_world": "servers of an environment",
     "extras.agents.worlds.openenv": "servers of an environment",
-    "extras.agents.websocket": "servers of an environment",
     "extras.scale.mirror": "`checkpoint.mirror`",
     "extras.trackers": "trackers of `run.trackers`",
     "extras.publish.hub": "`vlmrl publish`",

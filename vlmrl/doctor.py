@@ -42,6 +42,7 @@ OPTIONAL = {
     "starlette": "vlmrl serve and vlmrl view; pip install 'vlmrl[serve]' or 'vlmrl[view]'",
     "uvicorn": "vlmrl serve and vlmrl view; pip install 'vlmrl[serve]' or 'vlmrl[view]'",
     "vllm": "rollout.engine: vllm, vlmrl eval --engine vllm, or a judge served on this machine: pip install 'vlmrl[vllm]'",
+    "websockets": "environment openenv; pip install 'vlmrl[openenv]'",
     "wandb": "run.trackers: [wandb]; pip install wandb, or 'vlmrl[trackers]' for all of them",
     "trackio": "run.trackers: [trackio]; pip install trackio",
     "swanlab": "run.trackers: [swanlab]; pip install swanlab",

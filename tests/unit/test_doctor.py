@@ -83,6 +83,7 @@ def test_extras_that_doctor_names_are_declared():
         "lora",
         "miniwob",
         "ocr",
+        "openenv",
         "serve",
         "smolvlm",
     }

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
@@ -23,14 +25,60 @@ import numpy as np
 
 from vlmrl.errors import ConfigError
 from vlmrl.extras.agents.protocol import Observation, Transition, outcome_of_end, plain_info
-from vlmrl.extras.agents.websocket import WebSocket
 from vlmrl.extras.toy.picture import png
 from vlmrl.protocols import environment
 
 VERSION = "1"
+MOST = 64 << 20
+"""Bytes of the longest message."""
 _SEEDS = 1 << 31
 _UNREADABLE = "VALIDATION_ERROR"
 _opener = build_opener(ProxyHandler({}))
+
+
+def missing() -> str | None:
+    """Name what is not installed, and the command that installs it."""
+    return None if importlib.util.find_spec("websockets") else "the package websockets; install: pip install 'vlmrl[openenv]'"
+
+
+class Line:
+    """A WebSocket for texts. What the server does not say in time, or not as the protocol has it, is an OSError."""
+
+    def __init__(self, url: str, *, seconds: float):
+        """Connect; `seconds` is the deadline of connecting and of each message.
+
+        Raises:
+            OSError: nobody answers there, or not with a WebSocket.
+        """
+        from websockets.exceptions import WebSocketException
+        from websockets.sync.client import connect
+
+        self._failed, self._seconds = WebSocketException, seconds
+        self._open = ExitStack()
+        try:  # no pings: a server that is at work need not answer them, and `seconds` is the deadline
+            line = connect(url, open_timeout=seconds, close_timeout=1, ping_interval=None, max_size=MOST, proxy=None)
+            self._line = self._open.enter_context(line)
+        except WebSocketException as error:
+            raise ConnectionError(f"no WebSocket there: {error}") from error
+
+    def ask(self, text: str) -> str:
+        """Send a text and return the next one.
+
+        Raises:
+            OSError: the connection ended, nothing came in time, or it was no text.
+        """
+        try:
+            self._line.send(text)
+            said = self._line.recv(timeout=self._seconds)
+        except self._failed as error:
+            raise ConnectionResetError(f"the server closed the connection: {error}") from error
+        if not isinstance(said, str):
+            raise ConnectionError("the server sent bytes where a text was expected")
+        return said
+
+    def close(self) -> None:
+        """Say goodbye and let go of it, whatever state it is in."""
+        self._open.close()
 
 
 class OpenEnv:
@@ -53,7 +101,7 @@ class OpenEnv:
         self._url, self._action, self._also, self._screens, self._text = url.rstrip("/"), action, dict(also), tuple(screens), text
         self._shows, self._above, self._tries, self._timeout = shows, success_above, list(tries), timeout
         self._served = self._metadata()
-        self._socket: WebSocket | None = None
+        self._line: Line | None = None
         self._seen = Observation(text="")
         self._total = 0.0
         self._over = True
@@ -70,7 +118,7 @@ class OpenEnv:
         """
         self._leave()
         at = urlsplit(self._url)
-        self._socket = WebSocket(f"{'wss' if at.scheme in ('wss', 'https') else 'ws'}://{at.netloc}{at.path}/ws", seconds=self._timeout)
+        self._line = Line(f"{'wss' if at.scheme in ('wss', 'https') else 'ws'}://{at.netloc}{at.path}/ws", seconds=self._timeout)
         came = self._ask("reset", {"seed": seed % _SEEDS, **task.get("reset", {})})
         if came is None or came.get("done"):
             raise ConnectionError("openenv: the server refused the reset, or its episode is over before it begins")
@@ -105,9 +153,9 @@ class OpenEnv:
         return self._tries[n % len(self._tries)] if self._tries else None
 
     def _leave(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
 
     def _sent(self, action: str) -> dict[str, Any] | None:
         if self._action:
@@ -124,8 +172,8 @@ class OpenEnv:
         Raises:
             OSError: any other error.
         """
-        assert self._socket is not None
-        answer = json.loads(self._socket.ask(json.dumps({"type": kind, "data": dict(data)})))
+        assert self._line is not None
+        answer = json.loads(self._line.ask(json.dumps({"type": kind, "data": dict(data)})))
         said = answer.get("data", {})
         if answer.get("type") == "observation" and isinstance(said.get("observation"), dict):
             return said
@@ -186,7 +234,7 @@ def _tasks(url: str = "", **others: object) -> tuple[Mapping[str, Any], ...]:
     return ({"id": "openenv"},)
 
 
-@environment("openenv", tasks=_tasks, begins_alike=True, deterministic=False, asks="exact_text")
+@environment("openenv", tasks=_tasks, missing=missing, begins_alike=True, deterministic=False, asks="exact_text")
 def openenv(
     *,
     url: str,

@@ -34,11 +34,11 @@ def listed(plugins: Sequence[str] = ()) -> Listed:
     Raises:
         ConfigError: a plug-in cannot be imported, or a preset cannot be read.
     """
-    return gathered(plugins) if plugins else kept(CACHE.expanduser(), gathered, only_ours)
+    return gathered(plugins) if plugins else kept(CACHE.expanduser(), gathered)
 
 
-def kept(folder: Path, make: Callable[[], T], worth_it: Callable[[], bool], *, name: str = "methods") -> T:
-    """Return the index in a folder; where none is there of these sources, `make` it, and keep it if it is `worth_it`. `name` is which."""
+def kept(folder: Path, make: Callable[[], T], *, name: str = "methods") -> T:
+    """Return the index in a folder; where none is there of these sources, `make` it and keep it. `name` is which."""
     installed = hashlib.blake2b(f"{paths.PACKAGE.resolve()} {sys.version}".encode(), digest_size=8).hexdigest()
     path, digest = folder / f"{name}-{installed}.json", sources_digest()
     try:
@@ -48,20 +48,12 @@ def kept(folder: Path, make: Callable[[], T], worth_it: Callable[[], bool], *, n
     except (OSError, ValueError, KeyError, TypeError):
         pass  # none yet, or one that is damaged: it is made again
     made = make()
-    if worth_it():
-        try:
-            fs.mkdir(folder)
-            fs.write_text(path, json.dumps({"digest": digest, "index": made}))
-        except StorageError:
-            pass  # a home without space or permission makes the next call slow, and nothing else
+    try:
+        fs.mkdir(folder)
+        fs.write_text(path, json.dumps({"digest": digest, "index": made}))
+    except StorageError:
+        pass  # a home without space or permission makes the next call slow, and nothing else
     return made
-
-
-def only_ours() -> bool:
-    """Return whether nobody else has registered a method in this process, as a notebook does: the next process would not know it."""
-    from vlmrl.methods import registries
-
-    return all(registry.get(name).ours for registry in registries().values() for name in registry.names())
 
 
 def sources_digest() -> str:
@@ -86,10 +78,14 @@ def _sources(package: Path, presets: Path) -> Iterator[tuple[str, Path]]:
 
 
 def gathered(plugins: Sequence[str] = ()) -> Listed:
-    """Return the same from the registries, after importing our methods and these plug-ins."""
+    """Return the same from the registries, after importing our methods and these plug-ins.
+
+    Without plug-ins it is our methods alone, whatever else has been registered in this process: the next process would not know it.
+    """
     from vlmrl.methods import described, listed_presets, registries
 
     out: dict[str, list[dict[str, Any]]] = {PRESETS: listed_presets()}
     for slot, registry in registries(plugins).items():
-        out[slot] = [described(slot, registry.get(name)) for name in registry.names()]
+        entries = map(registry.get, registry.names())
+        out[slot] = [described(slot, entry) for entry in entries if plugins or entry.ours]
     return out

@@ -47,19 +47,19 @@ def registries_of(config: Config) -> Mapping[str, Registry[Any]]:
 
 @cache
 def _read() -> Mapping[str, Registry[Any]]:
-    return known(index.kept(index.CACHE.expanduser(), gathered, index.only_ours, name="registries"))
+    return known(index.kept(index.CACHE.expanduser(), gathered, name="registries"))
 
 
 def gathered() -> Mapping[str, Any]:
-    """Return what all registrations say, as JSON values: slot -> name -> description. One that cannot be written so is left out."""
+    """Return what our registrations say, as JSON values: slot -> name -> description. One that cannot be written so is left out."""
     from vlmrl.methods import registries
 
     out: dict[str, dict[str, Any]] = {}
     for slot, registry in registries().items():
         out[slot] = {}
-        for name in registry.names():
+        for entry in (entry for entry in map(registry.get, registry.names()) if entry.ours):
             try:
-                out[slot][name] = _description(registry.get(name))
+                out[slot][entry.name] = _description(entry)
             except TypeError:
                 continue
     return out
@@ -85,7 +85,6 @@ def _description(entry: Entry[Any]) -> Mapping[str, Any]:
         "parameters": [[p.name, written(p.annotation), written(p.default), p.required] for p in entry.parameters.values()],
         "called": called,
         "extra": {key: written(value) for key, value in entry.extra.items() if key not in called},
-        "ours": entry.ours,
         "module": entry.module,
     }
 
@@ -96,7 +95,7 @@ def _entry(slot: str, name: str, one: Mapping[str, Any]) -> Entry[Any]:
     extra |= {key: Called(slot, name, key, place) for key, place in one["called"].items()}
     function = Called(slot, name, None, one["function"])
     function.__doc__ = one["about"]
-    return Entry(name, function, one["paper"], {p.name: p for p in arguments}, extra, one["ours"], one["module"])
+    return Entry(name, function, one["paper"], {p.name: p for p in arguments}, extra, True, one["module"])
 
 
 def written(value: Any) -> Any:

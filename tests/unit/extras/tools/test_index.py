@@ -11,7 +11,7 @@ import pytest
 
 from vlmrl import fs, protocols
 from vlmrl.errors import StorageError
-from vlmrl.extras.tools import index
+from vlmrl.extras.tools import index, known
 from vlmrl.methods import described, listed_presets, registries
 
 MADE: dict[str, Any] = {"algorithm": [{"name": "one"}]}
@@ -25,26 +25,23 @@ def once(calls: list[str]) -> Any:
     return make
 
 
-def yes() -> bool:
-    return True
-
-
 def test_the_index_is_what_the_registries_say() -> None:
     found = index.gathered()
     names = registries()
     assert list(found) == ["algorithm", *names]
     assert found["algorithm"] == listed_presets()
     for slot, registry in names.items():
-        assert found[slot] == [described(slot, registry.get(name)) for name in registry.names()]
+        ours = [entry for entry in map(registry.get, registry.names()) if entry.ours]  # another test may have left a method
+        assert found[slot] == [described(slot, entry) for entry in ours]
 
 
 def test_it_is_made_once_and_again_when_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    assert index.kept(tmp_path, once(calls), yes) == MADE
-    assert index.kept(tmp_path, once(calls), yes) == MADE
+    assert index.kept(tmp_path, once(calls)) == MADE
+    assert index.kept(tmp_path, once(calls)) == MADE
     assert calls == ["made"]
     monkeypatch.setattr(index, "sources_digest", lambda: "of other sources")
-    index.kept(tmp_path, once(calls), yes)
+    index.kept(tmp_path, once(calls))
     assert calls == ["made", "made"]
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -62,10 +59,10 @@ def test_every_file_that_decides_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damaged", ["{", "[]", '{"digest": 3}', "null"])
 def test_a_damaged_file_is_made_again(damaged: str, tmp_path: Path) -> None:
     calls: list[str] = []
-    index.kept(tmp_path, once(calls), yes)
+    index.kept(tmp_path, once(calls))
     (file,) = tmp_path.iterdir()
     file.write_text(damaged)
-    assert index.kept(tmp_path, once(calls), yes) == MADE
+    assert index.kept(tmp_path, once(calls)) == MADE
     assert json.loads(file.read_text())["index"] == MADE
     assert calls == ["made", "made"]
 
@@ -76,34 +73,29 @@ def test_a_home_that_cannot_be_written_makes_it_slow_and_nothing_else(tmp_path: 
 
     monkeypatch.setattr(fs, "write_text", full)
     calls: list[str] = []
-    assert index.kept(tmp_path / "home", once(calls), yes) == MADE
-    assert index.kept(tmp_path / "home", once(calls), yes) == MADE
+    assert index.kept(tmp_path / "home", once(calls)) == MADE
+    assert index.kept(tmp_path / "home", once(calls)) == MADE
     assert calls == ["made", "made"]
 
 
-def test_what_others_have_registered_is_not_kept(tmp_path: Path) -> None:
-    calls: list[str] = []
-    index.kept(tmp_path, once(calls), lambda: False)
-    assert (calls, os.listdir(tmp_path)) == (["made"], [])
-    before = index.only_ours()  # another test may have left a method
-
+def test_what_others_have_registered_is_not_in_it() -> None:
     @protocols.reward("of_a_cell")
     def of_a_cell(group: object, ctx: object) -> list[float]:
         """Of a notebook."""
         return []
 
     try:
-        assert not index.only_ours()
+        assert "of_a_cell" in registries()["reward"].names()
+        assert "of_a_cell" not in [one["name"] for one in index.gathered()["reward"]]
+        assert "of_a_cell" not in known.gathered()["reward"]
     finally:
         del protocols.reward._entries["of_a_cell"]
-    assert index.only_ours() == before
 
 
 def test_plugins_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The registries, not the file: and what a plug-in has does not get into it."""
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(index, "CACHE", tmp_path)
-    monkeypatch.setattr(index, "only_ours", yes)
     monkeypatch.setattr(index, "gathered", lambda plugins=(): asked.append(tuple(plugins)) or MADE)
     index.listed(["mine"])
     assert (asked, os.listdir(tmp_path)) == ([("mine",)], [])

@@ -111,7 +111,6 @@ walk 'report' vlmrl train toy_video ${smaller[@]+"${smaller[@]}"}
 walk 'already finished' vlmrl train toy_video ${smaller[@]+"${smaller[@]}"}
 walk 'finished' vlmrl list runs
 walk '"status": "finished"' vlmrl list runs --json
-walk 'finished' vlmrl view runs
 walk 'report.html' vlmrl view runs/toy_video --save saved
 rows="$(ls "$HOME"/.cache/vlmrl/world-*/test.jsonl | head -n 1)"
 world=()

@@ -111,7 +111,7 @@ walk 'report' vlmrl train toy_video ${smaller[@]+"${smaller[@]}"}
 walk 'already finished' vlmrl train toy_video ${smaller[@]+"${smaller[@]}"}
 walk 'finished' vlmrl list runs
 walk '"status": "finished"' vlmrl list runs --json
-walk 'report.html' vlmrl view runs/toy_video --save saved
+walk 'index.html' vlmrl view runs/toy_video --save saved
 rows="$(ls "$HOME"/.cache/vlmrl/world-*/test.jsonl | head -n 1)"
 world=()
 [ "$quick" = no ] || world=(--data-root "$(dirname "$rows")") # the suite's own world has 600 videos

@@ -49,16 +49,23 @@ def save(paths: Iterable[Path], to: Path) -> Path:
     for address in [*_addresses(view, SITE_QUESTIONS), *view.groups(SITE_GROUPS)]:
         file = to / "data" / f"{address}.js"
         fs.mkdir(file.parent)
-        fs.write_text(file, f"vlmrlDocument({json.dumps(address)}, {_json(view.document(address))});\n")
+        _put(file, f"vlmrlDocument({json.dumps(address)}, {_json(view.document(address))});\n".encode())
     for src, place in view.pictures.given.items():
         fs.mkdir((to / src).parent)
-        fs.write_bytes(to / src, view.picture(*place)[0])
+        _put(to / src, view.picture(*place)[0])
     fs.mkdir(to / "static")
     for file in STATIC.iterdir():
         if file.suffix in (".js", ".css"):
             fs.write_bytes(to / "static" / file.name, file.read_bytes())
     fs.write_text(to / "index.html", _shell("site", _title(view), SITE_POLICY))
     return to / "index.html"
+
+
+def _put(file: Path, data: bytes) -> None:
+    """Write one of thousands of files, without waiting for the disk: what is saved can be saved again, and `index.html` is written last."""
+    if file.exists():
+        fs.truncate(file, 0)
+    fs.append(file, data)
 
 
 def save_page(paths: list[Path], to: Path) -> Path:

@@ -199,12 +199,9 @@ def _check_methods(loaded: ResolvedRecipe, ask: Ask | None) -> bool:
             raise
         typer.echo("methods and data: skipped, torch is not installed (bash scripts/setup.sh)")
         return False
-    from vlmrl.api import TRIALS
+    from vlmrl.api import tried_methods
 
-    try:
-        tried = TRIALS["trial"](loaded.config, found)
-    except ConfigError as error:
-        raise ConfigError([loaded.located(problem) for problem in error.problems]) from error
+    tried = tried_methods(loaded, found)
     typer.echo("methods: ok")
     for text in [*method_doubts(loaded.config, found), *tried]:
         typer.echo(f"warning: {loaded.located(text)}")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 WINDOW = 50
 """Steps over which the share of unjudged rewards is watched."""
+_NOTHING_TELLS = "nothing under 'rewards' tells a right answer from a wrong one; add a term that does: vlmrl list reward"
 JUNK = ("", "I do not know.", "<think></think>", "<answer></answer>", "<answer>junk</answer>")
 
 __all__ = ["JUNK", "WINDOW", "RewardRunner", "contract_problem"]
@@ -203,7 +204,8 @@ class RewardRunner:
         gold answer its maximum, and nothing is asked before the run. So are those that stand in for ground truth: they know no gold answer.
         With `more_columns` there are such besides these, and rows that none of these judges may be theirs.
 
-        Rewards that fail are one problem for all rows on which they fail in one way: a function that cannot run fails on every row.
+        Rewards that fail are one problem for all rows on which they fail in one way: a function that cannot run fails on every row. So are
+        rewards that tell no row's gold answer from junk.
 
         Returns:
             One line per problem; empty where every gold answer wins.
@@ -215,6 +217,7 @@ class RewardRunner:
             apart = RewardRunner(own, max_invalid=self.max_invalid, pool=self.pool, entries=self.entries)
             return apart.self_test(samples, answer_format, more_columns=True) if own else []
         problems: list[str] = []
+        equal: list[str] = []
         failed: dict[str, list[tuple[Sample, str]]] = {}
         for sample in samples:
             self.first_fault = {}  # what is told of a row is its own
@@ -231,12 +234,14 @@ class RewardRunner:
                 problems.append(f"row '{sample.id}' ({sample.source}): no reward can judge its gold answer '{sample.answer}'")
             # equal is too much: GRPO would see no difference between the gold answer and junk
             elif junk and max(junk) >= gold:
-                problems.append(
+                equal.append(
                     f"row '{sample.id}' ({sample.source}): junk scores {max(junk):.3g}, the gold answer '{sample.answer}' {gold:.3g}"
                 )
             else:
                 problems += self._not_full(sample, scored)
-        return [_failed(kinds, rows, len(samples)) for kinds, rows in failed.items()] + problems
+        if len(equal) == len(samples) > 1:
+            equal = [f"{equal[0]}; so do all {len(samples)} rows that were tried: {_NOTHING_TELLS}"]
+        return [_failed(kinds, rows, len(samples)) for kinds, rows in failed.items()] + equal + problems
 
     def _entry(self, name: str) -> Entry[Any] | None:
         """The registration of a column; None for a function that is not registered."""

@@ -33,5 +33,4 @@ def reward_problems(cfg: RolloutStage, plugins: Sequence[str], samples: Sequence
     """
     with closing(reward_runner(cfg, plugins)) as runner:
         found = [f"stage '{cfg.name}': {problem}" for problem in runner.self_test(samples, cfg.answer_format)]
-    more = [f"stage '{cfg.name}': ... and {len(found) - SHOWN} more rows like these"] if len(found) > SHOWN else []
-    return found[:SHOWN] + more
+    return found[:SHOWN] + [f"stage '{cfg.name}': ... and {len(found) - SHOWN} more rows like these"] * (len(found) > SHOWN)

@@ -317,8 +317,8 @@ def test_self_test_says_once_what_no_row_tells() -> None:
     kind = RewardRunner([("kind", 1.0, lambda g, c: [1.0] * len(g.rollouts))])
     [problem] = kind.self_test(rows, "think")
     assert problem == (
-        "row 'r0' (d.jsonl:7): junk scores 1, the gold answer '3.0 to 5.0' 1; so do all 3 rows that were tried: "
-        "nothing under 'rewards' tells a right answer from a wrong one; add a term that does: vlmrl list reward"
+        "row 'r0' (d.jsonl:7): junk scores 1, the gold answer '3.0 to 5.0' 1; so do all 3 rows tried: "
+        "no reward tells right from wrong; add one: vlmrl list reward"
     )
 
 

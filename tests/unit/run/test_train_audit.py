@@ -241,7 +241,7 @@ def test_a_reward_that_cannot_tell_gold_from_junk_is_a_problem(files, monkeypatc
     (problem,) = found
     assert problem.startswith("stage 'rl': row ")
     assert "): junk scores 0.5, the gold answer '" in problem
-    assert f"' 0.5; so do all {ROWS} rows that were tried: nothing under 'rewards' tells a right answer from a wrong one" in problem
+    assert f"' 0.5; so do all {ROWS} rows tried: no reward tells right from wrong" in problem
 
 
 def test_rewards_that_fail_some_rows_name_the_first_of_them(files, monkeypatch):

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 WINDOW = 50
 """Steps over which the share of unjudged rewards is watched."""
-_NOTHING_TELLS = "nothing under 'rewards' tells a right answer from a wrong one; add a term that does: vlmrl list reward"
 JUNK = ("", "I do not know.", "<think></think>", "<answer></answer>", "<answer>junk</answer>")
 
 __all__ = ["JUNK", "WINDOW", "RewardRunner", "contract_problem"]
@@ -227,20 +226,18 @@ class RewardRunner:
                 failed.setdefault(", ".join(scored.scores.reasons), []).append((sample, next(iter(self.first_fault.values()))))
                 continue
             totals = scored.scores.total()
-            gold, junk = totals[0], [t for t in totals[1:] if t is not None]
+            gold, junk, where = totals[0], [t for t in totals[1:] if t is not None], f"row '{sample.id}' ({sample.source})"
             if gold is None and more_columns:
                 continue
             if gold is None:
-                problems.append(f"row '{sample.id}' ({sample.source}): no reward can judge its gold answer '{sample.answer}'")
+                problems.append(f"{where}: no reward can judge its gold answer '{sample.answer}'")
             # equal is too much: GRPO would see no difference between the gold answer and junk
             elif junk and max(junk) >= gold:
-                equal.append(
-                    f"row '{sample.id}' ({sample.source}): junk scores {max(junk):.3g}, the gold answer '{sample.answer}' {gold:.3g}"
-                )
+                equal.append(f"{where}: junk scores {max(junk):.3g}, the gold answer '{sample.answer}' {gold:.3g}")
             else:
-                problems += self._not_full(sample, scored)
+                problems += [f"{where}: {text}" for text in self._not_full(sample, scored)]
         if len(equal) == len(samples) > 1:
-            equal = [f"{equal[0]}; so do all {len(samples)} rows that were tried: {_NOTHING_TELLS}"]
+            equal = [f"{equal[0]}; so do all {len(samples)} rows tried: no reward tells right from wrong; add one: vlmrl list reward"]
         return [_failed(kinds, rows, len(samples)) for kinds, rows in failed.items()] + equal + problems
 
     def _entry(self, name: str) -> Entry[Any] | None:
@@ -260,10 +257,7 @@ class RewardRunner:
                 continue
             best = entry.extra.get("best", 1.0 if entry.ours else None)
             if best is not None and value < best - 1e-9:
-                out.append(
-                    f"row '{sample.id}' ({sample.source}): reward '{name}' gives its gold answer '{sample.answer}' {value:.3g} "
-                    f"instead of {best:.3g}"
-                )
+                out.append(f"reward '{name}' gives its gold answer '{sample.answer}' {value:.3g} instead of {best:.3g}")
         return out
 
     def close(self) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import vlmrl
 from tests.support import runs
 from tests.support.command import ROOT, script
+from vlmrl import api
 from vlmrl.errors import ConfigError
 from vlmrl.protocols import reward
 from vlmrl.run.listing import line_of
@@ -91,7 +91,7 @@ def test_a_reward_that_tells_nothing_ends_the_run_before_anything_is_evaluated_o
     config = runs.small_config(*tiny_files, tmp_path / "runs", rewards=[{"name": "kind"}], steps=1)
     assert [stage["kind"] for stage in config["stages"]] == ["sft", "grpo"]
     with pytest.raises(ConfigError) as caught:
-        vlmrl.train(config, quiet=True)
+        api.train(config, quiet=True)
     (line,) = caught.value.problems
     assert re.match(r"stage 'rl': row '[^']+' \([^)]+\): junk scores 1, the gold answer '[^']+' 1; so do all \d+ rows tried: ", line)
     assert line.endswith("no reward tells right from wrong; add one: vlmrl list reward")

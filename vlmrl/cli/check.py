@@ -160,7 +160,7 @@ def _check_rows(rows: Path, settings: list[str], media_root: Path | None, model:
     config, choice = rows_config(rows, settings, media_root=media_root, model=model), ""
     report, found = audited()
     if media and not found.good:
-        config, lines, choice = _looked(config, media_root)
+        config, lines, choice = extra("vlmrl.extras.starter.source.looked")(config, media_root)
         if lines:
             typer.echo("none can be used without these settings, which were found in the rows; KEY=VALUE says another:")
             for line in lines:
@@ -171,21 +171,6 @@ def _check_rows(rows: Path, settings: list[str], media_root: Path | None, model:
     if report.problems or not found.good or found.good < found.rows:
         raise DataError(f"{found.path}: {found.rows - found.good} of {found.rows} rows cannot be used{choice}")
     typer.echo("rows: ok" if media else "rows: ok (no media opened)")
-
-
-def _looked(config: Config, media_root: Path | None) -> tuple[Config, list[str], str]:
-    """The recipe of a file of rows with what `vlmrl new` would find in them; a line for each setting, with what was seen; and what
-    they leave open. Rows that cannot be read at all are left to the audit."""
-    (stage,) = config.stages
-    given_ = {key: getattr(stage.source, key) for key in stage.source.model_fields_set if key != "path"}
-    try:
-        found, lines = extra("vlmrl.extras.starter.source.source_of")(stage.source.path, given_, media_root=media_root)
-    except ConfigError as error:
-        return config, [], "; ".join(["", *error.problems])
-    except DataError:
-        return config, [], ""
-    source = type(stage.source).model_validate({**found, "path": stage.source.path})
-    return config.model_copy(update={"stages": [stage.model_copy(update={"source": source})]}), lines, ""
 
 
 def _audit(config: Config, html: Path | None, *, rows: bool = False) -> AuditReport:

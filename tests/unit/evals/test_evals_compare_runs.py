@@ -61,12 +61,10 @@ def test_program_and_media_settings_of_runs_are_compared(tmp_path: Path):
     )
     with_environment(a)
     assert compare_folders(with_environment(b, workers=4), a).warnings == ()
-    for changed, said in (
-        ({"fps": 4.0}, r"media\.fps differs.*4\.0 and 2\.0"),
-        ({"version": "2.0"}, r"version of vlmrl differs.*2\.0 and 1\.0"),
-    ):
-        with pytest.raises(Incomparable, match=rf"(?s){said}"):
-            compare_folders(with_environment(b, **changed), a)
+    with pytest.raises(Incomparable, match=r"media\.fps differs on 10 samples \(4\.0 and 2\.0\)"):
+        compare_folders(with_environment(b, fps=4.0), a)
+    with pytest.raises(Incomparable, match=r"the version of vlmrl differs on 10 samples \(2\.0 and 1\.0\)"):
+        compare_folders(with_environment(b, "2.0"), a)
     (a / "environment.json").write_text("{}")
     with pytest.raises(StorageError, match=r"environment\.json: not what a run writes"):
         compare_folders(a, b)

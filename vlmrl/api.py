@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vlmrl.config.load import ResolvedRecipe, load, load_mapping
-from vlmrl.registry import Catalogue
+from vlmrl.errors import ConfigError
+from vlmrl.registry import Catalogue, Registry
 
 if TYPE_CHECKING:
     from vlmrl.config.schema import Config
@@ -70,10 +71,28 @@ def check(recipe: Recipe, overrides: Sequence[str] = (), *, page: str | Path | N
     from vlmrl.run.ui import Ui
 
     loaded = load_recipe(recipe, overrides)
-    notes = TRIALS["trial"](loaded.config, require_methods(loaded.config))
+    notes = tried_methods(loaded, require_methods(loaded.config))
     report = audited(loaded.config, None if page is None else Path(page), Ui(quiet=quiet))
     report.notes += [f"warning: {note}" for note in notes]
     return report
+
+
+def tried_methods(loaded: ResolvedRecipe, found: Mapping[str, Registry[Any]]) -> list[str]:
+    """Call the methods of plug-ins on made-up groups, before anything is trained: one that cannot run would end a run in its first step.
+
+    Args:
+        found: the registries of the recipe's slots.
+
+    Returns:
+        What was raised that the made-up groups may be the cause of.
+
+    Raises:
+        ConfigError: some cannot run; each with its place in the recipe, and file and line of its code.
+    """
+    try:
+        return TRIALS["trial"](loaded.config, found)
+    except ConfigError as error:
+        raise ConfigError([loaded.located(problem) for problem in error.problems]) from error
 
 
 def audited(config: Config, page: Path | None, ui: Ui, *, rows: bool = False) -> AuditReport:
@@ -113,10 +132,11 @@ def train(recipe: Recipe, overrides: Sequence[str] = (), *, quiet: bool = False)
         quiet: say nothing on stdout.
 
     Raises:
-        ConfigError: the recipe is wrong; nothing was started.
+        ConfigError: the recipe is wrong, or a method of a plug-in cannot run; nothing was started.
         VlmrlError: as the command; what was saved stays.
     """
     loaded = load_recipe(recipe, overrides)
+    from vlmrl.methods import require_methods
     from vlmrl.run.optional import TOY
     from vlmrl.run.start import train_from
     from vlmrl.run.ui import Ui
@@ -124,6 +144,8 @@ def train(recipe: Recipe, overrides: Sequence[str] = (), *, quiet: bool = False)
 
     dist.start(loaded.config.train.patience)
     ui = Ui(quiet=quiet or not dist.is_main())
+    for note in tried_methods(loaded, require_methods(loaded.config)):
+        ui.say(f"warning: {loaded.located(note)}")
     return train_from(loaded, TOY["prepare"](loaded.config, ui), ui)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 
 from tests.support import runs
 from tests.support.command import ROOT, script
+from vlmrl import api
+from vlmrl.errors import ConfigError
+from vlmrl.protocols import reward
 from vlmrl.run.listing import line_of
 from vlmrl.run.tracking import read_metrics
 
@@ -71,6 +75,29 @@ def test_a_reward_of_a_script_trains(tiny_files: tuple[Path, Path], tmp_path: Pa
     assert steps_of(tmp_path, "brief") == [1.0, 1.0]
     line = line_of(tmp_path / "runs" / "small")
     assert (line.status, line.stage, line.step, line.steps) == ("finished", "rl", 2, 2)
+
+
+def test_a_reward_that_tells_nothing_ends_the_run_before_anything_is_evaluated_or_trained(
+    tiny_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is that of the second stage. One line for all rows; it was one for each, after the evaluation and the stages before."""
+    monkeypatch.setattr(reward, "_entries", dict(reward._entries))
+
+    @reward("kind")
+    def kind(group: Any, ctx: Any) -> list[float]:
+        """1 for every answer."""
+        return [1.0] * len(group.rollouts)
+
+    config = runs.small_config(*tiny_files, tmp_path / "runs", rewards=[{"name": "kind"}], steps=1)
+    assert [stage["kind"] for stage in config["stages"]] == ["sft", "grpo"]
+    with pytest.raises(ConfigError) as caught:
+        api.train(config, quiet=True)
+    (line,) = caught.value.problems
+    assert re.match(r"stage 'rl': row '[^']+' \([^)]+\): junk scores 1, the gold answer '[^']+' 1; so do all \d+ rows tried: ", line)
+    assert line.endswith("no reward tells right from wrong; add one: vlmrl list reward")
+    run = tmp_path / "runs" / "small"
+    assert not (run / "eval" / "base.jsonl").exists()
+    assert not (run / "metrics.jsonl").exists() or read_metrics(run / "metrics.jsonl") == []
 
 
 def test_rewards_of_a_cell_train(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -148,18 +148,28 @@ def _check_recipe(recipe: str, overrides: list[str] | None, *, no_data: bool, pr
 
 
 def _check_rows(rows: Path, settings: list[str], media_root: Path | None, model: str | None, html: Path | None, *, media: bool) -> None:
-    """Rows alone."""
+    """Rows alone. Of which none can be used as they are is read as `vlmrl new` would."""
     from vlmrl.run.check_rows import audit_rows, rows_config, told
     from vlmrl.run.ui import Ui
 
-    config = rows_config(rows, settings, media_root=media_root, model=model)
-    # A page shows rows as the model sees them, in pixels and tokens, so it wants a model.
-    report = audit_rows(config, Ui(), media=media) if html is None else _audit(config, html, rows=True)
+    def audited() -> tuple[AuditReport, SourceAudit]:
+        # A page shows rows as the model sees them, in pixels and tokens, so it wants a model.
+        report = audit_rows(config, Ui(), media=media) if html is None else _audit(config, html, rows=True)
+        return report, report.sources[0]
+
+    config, choice = rows_config(rows, settings, media_root=media_root, model=model), ""
+    report, found = audited()
+    if media and not found.good:
+        config, lines, choice = extra("vlmrl.extras.starter.source.looked")(config, media_root)
+        if lines:
+            typer.echo("none can be used without these settings, which were found in the rows; KEY=VALUE says another:")
+            for line in lines:
+                typer.echo(printable(line))
+            report, found = audited()
     for line in told(report, counted=media and model is not None):
         typer.echo(printable(line))
-    (found,) = report.sources
     if report.problems or not found.good or found.good < found.rows:
-        raise DataError(f"{found.path}: {found.rows - found.good} of {found.rows} rows cannot be used")
+        raise DataError(f"{found.path}: {found.rows - found.good} of {found.rows} rows cannot be used{choice}")
     typer.echo("rows: ok" if media else "rows: ok (no media opened)")
 
 
@@ -199,12 +209,9 @@ def _check_methods(loaded: ResolvedRecipe, ask: Ask | None) -> bool:
             raise
         typer.echo("methods and data: skipped, torch is not installed (bash scripts/setup.sh)")
         return False
-    from vlmrl.api import TRIALS
+    from vlmrl.api import tried_methods
 
-    try:
-        tried = TRIALS["trial"](loaded.config, found)
-    except ConfigError as error:
-        raise ConfigError([loaded.located(problem) for problem in error.problems]) from error
+    tried = tried_methods(loaded, found)
     typer.echo("methods: ok")
     for text in [*method_doubts(loaded.config, found), *tried]:
         typer.echo(f"warning: {loaded.located(text)}")

@@ -61,6 +61,7 @@ def _train(recipe: Path, overrides: list[str] | None, profile: int) -> None:
     if extra("vlmrl.extras.resume.answer.answered")(recipe, overrides or []):
         return
     loaded = load_said(recipe, overrides, method_problems)
+    from vlmrl.api import tried_methods
     from vlmrl.methods import require_methods
     from vlmrl.run.ui import Ui
     from vlmrl.train import dist
@@ -69,7 +70,8 @@ def _train(recipe: Path, overrides: list[str] | None, profile: int) -> None:
     ui = Ui(quiet=not dist.is_main())
     for name in loaded.config.plugins:
         ui.say(f"plug-in: {name}")
-    require_methods(loaded.config)
+    for note in tried_methods(loaded, require_methods(loaded.config)):
+        ui.say(f"warning: {loaded.located(note)}")
 
     from vlmrl.policy.load import quiet_transformers
     from vlmrl.run.optional import TOY

@@ -5,7 +5,6 @@ answer scored. Loads tokenizer and processors, never model weights. Every row is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,8 +22,8 @@ from vlmrl.policy.foreign import unproven
 from vlmrl.policy.load import load_processor
 from vlmrl.registry import Registry
 from vlmrl.run.audit_leak import Hashes, HeldOutRows, held_out_sets, overlap, repeated_ids, told
-from vlmrl.run.audit_report import SHOWN, AuditReport, SourceAudit
-from vlmrl.run.columns import reward_runner
+from vlmrl.run.audit_report import AuditReport, SourceAudit
+from vlmrl.run.columns import reward_problems
 from vlmrl.run.evaluate import eval_problems
 from vlmrl.run.media import open_media
 from vlmrl.run.ui import Ui
@@ -96,7 +95,7 @@ def audit(cfg: Config, *, model: str, data: Path, ui: Ui, page: RowsPage | None 
             report.problems += idle_for_rows(stage, registries(cfg.plugins), {sample.task for sample in samples})
         if isinstance(stage, RolloutStage) and samples and stage.rewards and stage.environment is None:
             report.notes += here_notes(stage.name, stage.rewards)
-            report.problems += _reward_problems(stage, cfg.plugins, samples)
+            report.problems += reward_problems(stage, cfg.plugins, samples)
             report.problems += without_turns(stage, registries(cfg.plugins), samples)
     held_out: dict[SourceSection, tuple[str, list[Sample]]] = {}
     if cfg.eval.source is not None:
@@ -224,11 +223,3 @@ def without_turns(stage: RolloutStage, known: Mapping[str, Registry[Any]], sampl
         return []
     said = f"row '{alone.id}' says no `trajectory.id`, and the stage has no environment"
     return [f"{where}: needs the turns of trajectories: {said}" for where in needing(stage, known, "trajectory_N", slot="advantage")]
-
-
-def _reward_problems(stage: RolloutStage, plugins: Sequence[str], samples: list[Sample]) -> list[str]:
-    """Gold answers must earn the full reward through the parser that training uses, and junk none."""
-    with closing(reward_runner(stage, plugins)) as runner:
-        found = [f"stage '{stage.name}': {problem}" for problem in runner.self_test(samples, stage.answer_format)]
-    more = [f"stage '{stage.name}': ... and {len(found) - SHOWN} more rows like these"] if len(found) > SHOWN else []
-    return found[:SHOWN] + more

@@ -28,7 +28,7 @@ from vlmrl.registry import Catalogue
 from vlmrl.rewards.run.here import here_notes
 from vlmrl.rewards.run.runner import RewardRunner
 from vlmrl.run.collector import open_collector
-from vlmrl.run.columns import reward_runner
+from vlmrl.run.columns import reward_problems, reward_runner
 from vlmrl.run.engines import bounds_of, open_engine
 from vlmrl.run.hooks import counters_of
 from vlmrl.run.loop import Loop
@@ -140,8 +140,7 @@ def open_rollout_stage(
     s: Session, cfg: RolloutStage, *, methods: Sequence[Bound] = (), reference: bool = False, moves: bool = False
 ) -> Loop:
     """`open_stage` for a stage that generates and scores answers, with what its section says of that."""
-    with s.clock.phase("audit"):
-        rewards = _rewards(s, cfg, s.rows_of(cfg.source, cfg.answer_format).samples)
+    rewards = _rewards(s, cfg)
     loop = open_stage(
         s,
         cfg,
@@ -277,21 +276,27 @@ def sampler_maker(s: Session, cfg: StageBase, method: Method, samples: Mapping[s
     return made
 
 
-def _rewards(s: Session, cfg: RolloutStage, samples: Mapping[str, Sample]) -> RewardRunner:
-    """The rewards, tried on gold and junk answers before anything is generated. Tasks of an environment have no gold answers."""
+def check_rewards(s: Session) -> None:
+    """Try the rewards of the stages that are left on gold and junk answers, before anything is evaluated or trained: a reward that fails
+    would end the run after all stages before its own. Tasks of an environment have no gold answers.
+
+    Raises:
+        ConfigError: some gold answer does not win, or a reward fails.
+    """
+    problems: list[str] = []
+    for cfg in s.cfg.stages[s.state.stage :]:
+        if isinstance(cfg, RolloutStage) and cfg.environment is None and cfg.rewards:
+            rows = s.rows_of(cfg.source, cfg.answer_format).samples
+            with s.clock.phase("audit"):
+                problems += reward_problems(cfg, s.cfg.plugins, list(islice(rows.values(), 64)))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _rewards(s: Session, cfg: RolloutStage) -> RewardRunner:
     for note in here_notes(cfg.name, cfg.rewards):
         s.ui.say(note)
-    runner = reward_runner(cfg, s.cfg.plugins)
-    if cfg.environment is not None or not cfg.rewards:
-        return runner
-    try:
-        problems = runner.self_test(list(islice(samples.values(), 64)), cfg.answer_format)
-        if problems:
-            raise ConfigError([f"stage '{cfg.name}': {problem}" for problem in problems])
-    except BaseException:
-        runner.close()
-        raise
-    return runner
+    return reward_runner(cfg, s.cfg.plugins)
 
 
 def _reference(s: Session, *, moves: bool) -> Reference:

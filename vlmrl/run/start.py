@@ -30,6 +30,7 @@ from vlmrl.run.evaluate import eval_notes, eval_problems, evaluate_stage, rememb
 from vlmrl.run.export import export, link
 from vlmrl.run.finished import lost_of_finished
 from vlmrl.run.machine import settled, told
+from vlmrl.run.open_stage import check_rewards
 from vlmrl.run.optional import OPTIONAL, SecondPlace
 from vlmrl.run.results import check_evaluations, show_results
 from vlmrl.run.resume import reopen, verify
@@ -173,9 +174,10 @@ def _let_end(s: Session) -> None:
 
 
 def _stages(s: Session) -> None:
-    """Verify what the run goes on from; evaluate; then each stage: build and run it, export, evaluate."""
+    """Verify what the run goes on from; try the rewards; evaluate; then each stage: build and run it, export, evaluate."""
     verify(s)
     s.open_policy()
+    check_rewards(s)
     if s.state.stage == 0 and s.cfg.eval.at_start:
         if s.state.step == 0:
             evaluate_stage(s, "base", s.policy, s.vision)

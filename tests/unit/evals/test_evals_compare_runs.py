@@ -13,6 +13,7 @@ from tests.unit.evals.test_evals_compare import A10, B10, choice, save
 from vlmrl.cli import app
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.score.compare import compare_folders
+from vlmrl.evals.score.paired import Incomparable
 from vlmrl.evals.score.runfiles import evaluation_at
 from vlmrl.extras.seeds.published import beside_published
 
@@ -41,6 +42,32 @@ def test_two_runs(tmp_path: Path, inside: str):
     assert (task.gaps["exact"].a, task.gaps["exact"].b) == (0.7, 0.8)
     assert result.models == ("a", "b")
     assert result.paths == (str(a / "eval" / "rl.jsonl"), str(b / "eval" / "rl.jsonl"))
+
+
+def with_environment(run: Path, version: str = "1.0", **media: object) -> Path:
+    (run / "environment.json").write_text(json.dumps({"vlmrl": version}))
+    recipe = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(recipe | {"media": {"fps": 2.0, "workers": 0, **media}}))
+    return run
+
+
+def test_program_and_media_settings_of_runs_are_compared(tmp_path: Path):
+    """A file of records alone says neither, and that is told; a run says both."""
+    a, b = make_run(tmp_path / "a", A10), make_run(tmp_path / "b", B10)
+    bare = compare_folders(a, b).warnings
+    assert bare == tuple(
+        f"{run / 'eval' / 'rl.jsonl'} is of no run and has no summary.json beside it: program version and media settings are unchecked"
+        for run in (a, b)
+    )
+    with_environment(a)
+    assert compare_folders(with_environment(b, workers=4), a).warnings == ()
+    with pytest.raises(Incomparable, match=r"media\.fps differs on 10 samples \(4\.0 and 2\.0\)"):
+        compare_folders(with_environment(b, fps=4.0), a)
+    with pytest.raises(Incomparable, match=r"the version of vlmrl differs on 10 samples \(2\.0 and 1\.0\)"):
+        compare_folders(with_environment(b, "2.0"), a)
+    (a / "environment.json").write_text("{}")
+    with pytest.raises(StorageError, match=r"environment\.json: not what a run writes"):
+        compare_folders(a, b)
 
 
 def test_stages_of_other_names_and_a_folder_on_one_side(tmp_path: Path):

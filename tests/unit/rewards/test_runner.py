@@ -312,5 +312,15 @@ def test_self_test_says_once_what_fails_on_many_rows() -> None:
     assert [problem.split(":")[0] for problem in problems[2:]] == ["row 'r1' (d.jsonl", "row 'r5' (d.jsonl"]
 
 
+def test_self_test_says_once_what_no_row_tells() -> None:
+    rows = [dataclasses.replace(sample(), id=f"r{n}") for n in range(3)]
+    kind = RewardRunner([("kind", 1.0, lambda g, c: [1.0] * len(g.rollouts))])
+    [problem] = kind.self_test(rows, "think")
+    assert problem == (
+        "row 'r0' (d.jsonl:7): junk scores 1, the gold answer '3.0 to 5.0' 1; so do all 3 rows tried: "
+        "no reward tells right from wrong; add one: vlmrl list reward"
+    )
+
+
 def test_self_test_reports_every_bad_row() -> None:
     assert len(built_in("temporal_iou").self_test([sample("3.0 to 4.0"), sample(), sample("x")], "think")) == 2

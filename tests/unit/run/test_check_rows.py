@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -99,6 +102,48 @@ def test_rows_of_no_known_shape_are_told_how_to_map_them(run: Run, tmp_path: Pat
     assert "like columns: {prompt: question, answer: answer}" in out
     code, out, _ = run("--rows", str(path), "--answer-type", "exact_text", "--no-media", "--columns", "{prompt: question, answer: reply}")
     assert (code, "good: 1" in out) == (0, True)
+
+
+def screens(folder: Path, ask: str) -> Path:
+    """Rows with columns of their own, whose answers are boxes in pixels."""
+    rows: list[dict[str, Any]] = []
+    for n in range(4):
+        Image.new("RGB", (112, 84), (40 * n, 0, 0)).save(folder / f"{n}.png")
+        rows.append({"picture": f"{n}.png", "instruction": ask, "bbox": [10 + n, 60, 109, 80]})
+    return write(folder, *rows)
+
+
+def test_rows_that_cannot_be_used_as_they_are_are_read_as_a_recipe_would_read_them(run: Run, tmp_path: Path) -> None:
+    """Pictures as bytes in a Parquet file, and answers of a type that nobody says: 0 of 3 rows were good, with a setting to add."""
+    rows: list[dict[str, Any]] = []
+    for n in range(3):
+        Image.new("RGB", (56, 56), (40 * n, 0, 0)).save(data := io.BytesIO(), "PNG")
+        rows.append({"image": {"bytes": data.getvalue(), "path": None}, "problem": f"How many in {n}?", "solution": str(n)})
+    pq.write_table(pa.Table.from_pylist(rows), path := tmp_path / "rows.parquet")
+    code, out, err = run(str(path))
+    assert (code, err) == (0, "")
+    assert "were found in the rows" in out
+    assert "media_folder: pictures  (pictures stand in the rows" in out
+    assert "answer_type: number  (3 of 3 answers are numbers)" in out
+    assert "good: 3" in out
+    assert len(list((tmp_path / "pictures").rglob("*.png"))) == 3
+    code, out, _ = run(str(path), "media_folder=elsewhere", "answer_type=exact_text")
+    assert (code, "found in the rows" in out, "good: 3" in out) == (0, False, True)
+
+
+def test_what_is_said_of_rows_stands_and_what_they_leave_open_is_asked(run: Run, tmp_path: Path) -> None:
+    path = screens(tmp_path, "Click on it, and give its bounding box.")
+    code, out, err = run(str(path))
+    assert code == 65
+    assert "4 unknown_shape" in out
+    assert "4 of 4 rows cannot be used; " in err
+    assert err.strip().endswith("say which: answer_type=bbox or answer_type=point")
+    code, out, _ = run(str(path), "answer_type=bbox")
+    assert code == 0
+    assert "  columns: {prompt: instruction, answer: bbox, images: picture}  (" in out
+    assert "  frame: pixel  (" in out
+    assert "  answer_type: " not in out
+    assert "good: 4" in out
 
 
 def test_the_shape_of_rows_whose_pictures_have_no_folder_yet_is_not_denied() -> None:

@@ -16,6 +16,7 @@ from vlmrl.extras.pages.documents.check import CheckRows
 from vlmrl.methods import registries
 from vlmrl.run import audit as audit_module
 from vlmrl.run.audit import AuditReport, audit
+from vlmrl.run.audit_report import SHOWN
 from vlmrl.run.ui import Ui
 
 ROWS = 8
@@ -237,10 +238,28 @@ def test_a_reward_that_cannot_tell_gold_from_junk_is_a_problem(files, monkeypatc
 
     stage = config().stages[0].model_dump() | {"rewards": [{"name": "always_half", "isolate": False}]}
     found = run(Config.model_validate(config().model_dump() | {"stages": [stage]}), files).problems
-    assert len(found) == audit_module.SHOWN + 1
-    assert found[0].startswith("stage 'rl': row ")
-    assert "junk scores 0.5" in found[0]
-    assert found[-1] == f"stage 'rl': ... and {ROWS - audit_module.SHOWN} more rows like these"
+    (problem,) = found
+    assert problem.startswith("stage 'rl': row ")
+    assert "): junk scores 0.5, the gold answer '" in problem
+    assert f"' 0.5; so do all {ROWS} rows tried: no reward tells right from wrong" in problem
+
+
+def test_rewards_that_fail_some_rows_name_the_first_of_them(files, monkeypatch):
+    from vlmrl.protocols import reward
+
+    monkeypatch.setattr(reward, "_entries", dict(reward._entries))
+
+    @reward("all_but_the_last")
+    def all_but_the_last(group, context):
+        """1 for everything, and of one row for the gold answer alone."""
+        last = group.prompt.sample.source.endswith(f":{ROWS}")
+        return [float(k == 0 or not last) for k, _ in enumerate(group.rollouts)]
+
+    stage = config().stages[0].model_dump() | {"rewards": [{"name": "all_but_the_last", "isolate": False}]}
+    found = run(Config.model_validate(config().model_dump() | {"stages": [stage]}), files).problems
+    assert len(found) == SHOWN + 1
+    assert all("junk scores 1" in problem and "tells" not in problem for problem in found[:SHOWN])
+    assert found[-1] == f"stage 'rl': ... and {ROWS - 1 - SHOWN} more rows like these"
 
 
 def test_a_shaping_for_tasks_that_no_row_has_is_a_problem(files):

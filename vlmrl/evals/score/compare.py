@@ -394,4 +394,6 @@ def _unchecked(first: Evaluation, second: Evaluation, tasks: list[TaskComparison
         if not x.primary
     ]
     bare = [str(side.path) for side in (first, second) if side.version is None]
-    return out + [f"{path} has no summary.json beside it: program version and media settings are unchecked" for path in bare]
+    return out + [
+        f"{path} is of no run and has no summary.json beside it: program version and media settings are unchecked" for path in bare
+    ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from vlmrl.errors import StorageError
 from vlmrl.evals.score.records import Record, read_verified
+from vlmrl.evals.score.runfiles import stored_recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +20,11 @@ class Evaluation:
     path: Path
     model: str
     version: str | None
-    """Of the program that wrote the records; None for a records file without its folder."""
+    """Of the program that wrote the records; None for a records file without its folder or run."""
     processor: str | None
     """What made prompts and pixels of rows; None where nothing says so."""
     tasks: Mapping[str, Mapping[str, Any]]
-    """Task -> its definition in the suite, where the folder has one."""
+    """Task -> its definition in the suite, where the folder has one; of a run its media settings."""
     records: Mapping[str, list[Record]]
     """By task."""
 
@@ -52,16 +53,31 @@ def load_evaluation(path: Path, *, task: str | None = None) -> Evaluation:
     else:
         rows = read_verified(path)
         records = {name: [r for r in rows if r.task == name] for name in sorted({r.task for r in rows})} if task is None else {task: rows}
-    tasks = {one["id"]: one for one in found["suite"]["tasks"]} if found else {}
+    run = path.parent.parent if found is None and path.parent.name == "eval" else None
+    version, media = (found["vlmrl"] if found else None, None) if run is None else _of_run(run)
+    tasks = {one["id"]: one for one in found["suite"]["tasks"]} if found else {name: {"media": media} for name in records if media}
     models = list(dict.fromkeys(r.model for rows in records.values() for r in rows))
     return Evaluation(
         path=path,
         model=found["model"] if found and path.is_dir() else ", ".join(models) or path.stem,
-        version=found["vlmrl"] if found else None,
+        version=version,
         processor=found.get("processor") if found else None,
         tasks=tasks,
         records=records,
     )
+
+
+def _of_run(run: Path) -> tuple[str | None, Mapping[str, Any] | None]:
+    """The program that last wrote to a run, and its media settings; of a folder that is no run neither."""
+    if not (run / "config.yaml").is_file() or not (run / "environment.json").is_file():
+        return None, None
+    recipe = stored_recipe(run)[1]
+    try:
+        return str(json.loads((run / "environment.json").read_bytes())["vlmrl"]), recipe.get("media")
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{run / 'environment.json'}: not what a run writes ({error!r}); the same `vlmrl train` again writes it anew"
+        ) from error
 
 
 def _summary(path: Path) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vlmrl.config.schema import SourceSection
+from vlmrl.config.schema import Config, SourceSection
 from vlmrl.errors import ConfigError, DataError, VlmrlError
 from vlmrl.evals.ask.asking import recipe_of
 from vlmrl.extras.starter.found import Found, find
@@ -67,6 +67,29 @@ def source_of(
     asked = {"path", *given}
     lines = [_as_keys(line) for line in told if line.strip().partition(":")[0] not in asked]
     return {**found.settings, **media, **given}, lines
+
+
+def looked(config: Config, media_root: Path | None) -> tuple[Config, list[str], str]:
+    """Find the settings of a file of rows that is checked alone.
+
+    Args:
+        config: its recipe of one stage (`run.check_rows`).
+        media_root: as `source_of`.
+
+    Returns:
+        The recipe with what was found; a line for each setting, with what was seen; and what the rows leave open, as the end of a sentence.
+        Of rows that cannot be read at all there is neither: the audit tells why.
+    """
+    (stage,) = config.stages
+    given = {key: getattr(stage.source, key) for key in stage.source.model_fields_set if key != "path"}
+    try:
+        found, lines = source_of(stage.source.path, given, media_root=media_root)
+    except ConfigError as error:
+        return config, [], "; ".join(["", *error.problems])
+    except DataError:
+        return config, [], ""
+    source = SourceSection.model_validate({**found, "path": stage.source.path})
+    return config.model_copy(update={"stages": [stage.model_copy(update={"source": source})]}), lines, ""
 
 
 def source_of_model(source: SourceSection, checkpoint: Path, media_root: Path | None, error: DataError) -> tuple[dict[str, Any], list[str]]:

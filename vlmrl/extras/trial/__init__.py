@@ -1,1 +1,1 @@
-"""Methods that are not ours, called on two made-up groups by `vlmrl check` before anything is trained (`trial.theirs`)."""
+"""Methods that are not ours, called on two made-up groups before anything is trained, by `vlmrl check` and `vlmrl train` (`theirs`)."""

@@ -203,7 +203,8 @@ class RewardRunner:
         gold answer its maximum, and nothing is asked before the run. So are those that stand in for ground truth: they know no gold answer.
         With `more_columns` there are such besides these, and rows that none of these judges may be theirs.
 
-        Rewards that fail are one problem for all rows on which they fail in one way: a function that cannot run fails on every row.
+        Rewards that fail are one problem for all rows on which they fail in one way: a function that cannot run fails on every row. So are
+        rewards that tell no row's gold answer from junk.
 
         Returns:
             One line per problem; empty where every gold answer wins.
@@ -215,6 +216,7 @@ class RewardRunner:
             apart = RewardRunner(own, max_invalid=self.max_invalid, pool=self.pool, entries=self.entries)
             return apart.self_test(samples, answer_format, more_columns=True) if own else []
         problems: list[str] = []
+        equal: list[str] = []
         failed: dict[str, list[tuple[Sample, str]]] = {}
         for sample in samples:
             self.first_fault = {}  # what is told of a row is its own
@@ -224,19 +226,19 @@ class RewardRunner:
                 failed.setdefault(", ".join(scored.scores.reasons), []).append((sample, next(iter(self.first_fault.values()))))
                 continue
             totals = scored.scores.total()
-            gold, junk = totals[0], [t for t in totals[1:] if t is not None]
+            gold, junk, where = totals[0], [t for t in totals[1:] if t is not None], f"row '{sample.id}' ({sample.source})"
             if gold is None and more_columns:
                 continue
             if gold is None:
-                problems.append(f"row '{sample.id}' ({sample.source}): no reward can judge its gold answer '{sample.answer}'")
+                problems.append(f"{where}: no reward can judge its gold answer '{sample.answer}'")
             # equal is too much: GRPO would see no difference between the gold answer and junk
             elif junk and max(junk) >= gold:
-                problems.append(
-                    f"row '{sample.id}' ({sample.source}): junk scores {max(junk):.3g}, the gold answer '{sample.answer}' {gold:.3g}"
-                )
+                equal.append(f"{where}: junk scores {max(junk):.3g}, the gold answer '{sample.answer}' {gold:.3g}")
             else:
-                problems += self._not_full(sample, scored)
-        return [_failed(kinds, rows, len(samples)) for kinds, rows in failed.items()] + problems
+                problems += [f"{where}: {text}" for text in self._not_full(sample, scored)]
+        if len(equal) == len(samples) > 1:
+            equal = [f"{equal[0]}; so do all {len(samples)} rows tried: no reward tells right from wrong; add one: vlmrl list reward"]
+        return [_failed(kinds, rows, len(samples)) for kinds, rows in failed.items()] + equal + problems
 
     def _entry(self, name: str) -> Entry[Any] | None:
         """The registration of a column; None for a function that is not registered."""
@@ -255,10 +257,7 @@ class RewardRunner:
                 continue
             best = entry.extra.get("best", 1.0 if entry.ours else None)
             if best is not None and value < best - 1e-9:
-                out.append(
-                    f"row '{sample.id}' ({sample.source}): reward '{name}' gives its gold answer '{sample.answer}' {value:.3g} "
-                    f"instead of {best:.3g}"
-                )
+                out.append(f"reward '{name}' gives its gold answer '{sample.answer}' {value:.3g} instead of {best:.3g}")
         return out
 
     def close(self) -> None:

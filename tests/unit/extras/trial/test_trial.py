@@ -66,11 +66,16 @@ def right(x, *, scale: float = 1.0):
 '''
 
 
-def check(folder: Path, **stage: Any) -> Any:
-    """`vlmrl check` of a recipe with methods of the plug-in, without data."""
+def recipe(folder: Path, **stage: Any) -> None:
+    """Write `mine.yaml`, with methods of the plug-in."""
     (folder / "their_methods.py").write_text(PLUGIN)
     rl = {"kind": "grpo", "name": "rl", "source": {"path": "a.jsonl"}, "steps": 1, "beta": 0.0, "rewards": [{"name": "exact"}], **stage}
     (folder / "mine.yaml").write_text(json.dumps({"model": {"path": "m"}, "plugins": ["their_methods"], "stages": [rl]}))
+
+
+def check(folder: Path, **stage: Any) -> Any:
+    """`vlmrl check` of a recipe with methods of the plug-in, without data."""
+    recipe(folder, **stage)
     return vlmrl("check", "mine.yaml", "--no-data", cwd=folder)
 
 
@@ -97,6 +102,31 @@ def test_methods_that_cannot_run_are_problems_with_their_place(tmp_path: Path) -
         assert said in line
         assert line.endswith(f"{tmp_path / 'their_methods.py'}:{line_of(text)})")
     assert "odd_rows" not in done.stderr, "what the made-up groups may be the cause of is no problem"
+
+
+@pytest.mark.not_fast
+def test_training_does_not_begin_with_a_method_that_cannot_run(tmp_path: Path) -> None:
+    """Neither is the model looked for nor a folder made: on a real recipe the fault would show in the first step after the SFT stage."""
+    recipe(tmp_path, advantage={"name": "misspelt"})
+    done = vlmrl("train", "mine.yaml", cwd=tmp_path)
+    assert done.returncode == 64, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "mine.yaml" in line
+    assert "stages.rl.advantage" in line
+    assert "has no field 'rewards_N'" in line
+    assert line.endswith(f"{tmp_path / 'their_methods.py'}:{line_of('x.rewards_N')})")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_training_from_python_does_not_begin_with_a_method_that_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(*_: Any) -> list[str]:
+        raise ConfigError("stages.rl.advantage: cannot run")
+
+    monkeypatch.setitem(api.TRIALS, "trial", cannot)
+    monkeypatch.chdir(tmp_path)
+    rl = {"kind": "grpo", "name": "rl", "source": {"path": "a.jsonl"}, "steps": 1, "beta": 0.0, "rewards": [{"name": "exact"}]}
+    with pytest.raises(ConfigError, match="cannot run"):
+        api.train({"model": {"path": "m"}, "stages": [rl]}, quiet=True)
 
 
 @pytest.mark.not_fast

@@ -128,9 +128,9 @@ def begin(told: TrackerSection, kind: Any, folder: Path, recipe: Config | None, 
     try:
         tracker, ident = STARTS.get(told.name, _other)(start)
     except Exception as error:  # each has errors of its own
+        cure = "pip install 'vlmrl[trackers]'" if isinstance(error, ImportError) else "log in to it, set its environment variables"
         raise ConfigError(
-            f"run.trackers: '{told.name}' did not start: {type(error).__name__}: {error}; "
-            f"log in to it, set its environment variables, or leave it out"
+            f"run.trackers: '{told.name}' did not start: {type(error).__name__}: {error}; {cure}, or leave it out"
             + (f"; without {folder / FILE} it begins a new run" if start.id else "")
         ) from error
     now = kept | ({} if ident is None else {told.name: {"project": project, "id": ident}})

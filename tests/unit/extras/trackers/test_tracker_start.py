@@ -99,6 +99,15 @@ def test_a_tracker_that_does_not_start_says_which_and_the_others_end(tmp_path: P
     assert calls == [("start", tmp_path.name), "finish"]
 
 
+def test_a_tracker_whose_package_is_missing_says_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'wandb'", name="wandb")
+
+    monkeypatch.setitem(STARTS, "wandb", missing)
+    with pytest.raises(ConfigError, match=r"No module named 'wandb'; pip install 'vlmrl\[trackers\]', or leave it out"):
+        Tracker(tmp_path, ["wandb"]).start(1)
+
+
 @pytest.mark.usefixtures("calls")
 @pytest.mark.parametrize("damaged", ["{", "[]", '{"wandb": 3}'])
 def test_a_damaged_file_of_ids_is_named(tmp_path: Path, damaged: str) -> None:

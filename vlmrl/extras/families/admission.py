@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.evals.score.records import REFERENCE
@@ -22,11 +22,12 @@ TURNS_OF = "P17"
 """Promises of `vlmrl check`: weights in shards, conversations."""
 
 
-def unproven(cfg: Config, *, name: str, choice: str, lacking: Callable[[str], str]) -> list[str]:
+def unproven(cfg: Config, *, name: str, choice: str, lacking: Callable[[str], str], taken: Collection[str] = ()) -> list[str]:
     """What the recipe asks for and this family is not proven with, each with what to do. `lacking`: promise -> why it is not kept; nothing
-    where it is."""
+    where it is. `taken`: options that it was tried with."""
     who = f"a '{name}' model under model.family '{choice}'"
-    return [f"{option}: {value!r} is not proven with {who}; {remedy}" for option, value, remedy in _asked(cfg, lacking)]
+    asked = [one for one in _asked(cfg, lacking) if one[0] not in taken]
+    return [f"{option}: {value!r} is not proven with {who}; {remedy}" for option, value, remedy in asked]
 
 
 def reported(path: str, promise: str) -> str:
@@ -47,7 +48,7 @@ def _asked(cfg: Config, lacking: Callable[[str], str]) -> Iterator[tuple[str, ob
     if m.positions == "grid":
         yield "model.positions", m.positions, "leave it at 'auto': positions are the model's own"
     if m.vision_chunk_patches is not None:
-        yield "model.vision_chunk_patches", m.vision_chunk_patches, "take it out"
+        yield "model.vision_chunk_patches", m.vision_chunk_patches, "take it out: media pass through the tower one by one"
     if cfg.media.vision_cache_dir is not None:
         yield "media.vision_cache_dir", cfg.media.vision_cache_dir, "take it out: features are kept in memory (media.cache_bytes)"
     if cfg.train.sharding not in ("ddp", "fsdp"):

@@ -25,6 +25,8 @@ from vlmrl.policy.pack import PositionSpec
 KERNEL = "sdpa"
 LACKING = {admission.SHARDS: "shards were not tried with it", admission.TURNS_OF: ""}
 """Promise that an option needs -> why it is not kept; nothing: it is."""
+TAKEN = ("model.vision_chunk_patches", "media.vision_cache_dir")
+"""Options of the tower, which is run as that of Qwen3-VL."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +103,7 @@ class DeltaVL(QwenVL):
 
     def unproven(self, cfg: Config) -> list[str]:
         """List what a recipe asks for and this family is not proven with, each with what to do."""
-        return admission.unproven(cfg, name=self.name, choice=self.choice, lacking=LACKING.__getitem__)
+        return admission.unproven(cfg, name=self.name, choice=self.choice, lacking=LACKING.__getitem__, taken=TAKEN)
 
     def training_layout(self, policy: Policy, asked: str, *, recomputes: bool) -> tuple[str, str]:
         """Choose the layout that is asked for: all are written out. Returns (layout, no reason against it)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
 from vlmrl.extras.families import delta_net
 from vlmrl.extras.families.qwen3_5 import QWEN3_5
+from vlmrl.extras.plan.model import shape_of
 from vlmrl.extras.serve.followed import followed_engine
 from vlmrl.families.registry import choose
 from vlmrl.policy.foreign import unproven
@@ -30,6 +32,7 @@ from vlmrl.policy.lora import add_adapters
 from vlmrl.policy.model import LoraSpec
 from vlmrl.policy.pack import Row
 from vlmrl.policy.vision import VisionCache
+from vlmrl.policy.vision_disk import FeatureStore
 from vlmrl.rollout.own import own_engine
 from vlmrl.types import GenerationSettings, MediaRef, Prompt, Request, Rollout, Sample
 
@@ -144,6 +147,24 @@ def test_a_medium_passes_the_tower_once_for_its_group(world: World) -> None:
     how.forward(policy, how.pack(rows, policy.positions, policy.device, pad_id=0), cache, temperature=1.0, forbidden=(), train=True)
     media = {handle.key: int(np.prod(handle.grid_thw)) for row in rows for handle in row.prompt.media}
     assert cache.patches_encoded == sum(media.values())
+
+
+def test_features_outlive_the_process_and_come_in_pieces(world: World, tmp_path: Path) -> None:
+    """The tower runs in pieces of 16 patches, its features are written, and read where nothing is encoded."""
+    policy = load_policy(str(world.folder), world.tiny.bundle, device="cpu", vision_chunk_patches=16)
+    freeze(policy, ("vision", "projector"))
+    media = [handle for prompt in world.prompts.values() for handle in prompt.media]
+    store, at_once = world.tiny.store, dataclasses.replace(policy, vision_chunk_patches=None)
+    whole = VisionCache(store, budget_bytes=2**28).features(at_once, media, train=False)
+    disk = FeatureStore(tmp_path, budget_bytes=2**28)
+    first, again = (VisionCache(store, budget_bytes=2**28, disk=disk) for _ in range(2))
+    made, read = (cache.features(policy, media, train=False) for cache in (first, again))
+    assert first.patches_encoded > 16
+    assert again.patches_encoded == 0
+    assert again.disk_hits == len(whole) == 3
+    for key, one in whole.items():
+        assert (made[key].merged - one.merged).abs().max() < 1e-6
+        assert torch.equal(read[key].merged, made[key].merged)
 
 
 def test_two_prompts_in_a_row_do_not_touch(world: World) -> None:
@@ -285,7 +306,7 @@ REFUSED = [
     (recipe({"attention": "flash_attention_2"}), "model.attention: 'flash_attention_2'"),
     (recipe({"prefix_backend": "dense"}), "model.prefix_backend: 'dense'"),
     (recipe({"kernels": "liger"}), "model.kernels: 'liger'"),
-    (recipe({"vision_chunk_patches": 64}), "model.vision_chunk_patches: 64"),
+    (recipe({"positions": "grid"}), "model.positions: 'grid'"),
     (recipe(train={"sharding": "fsdp"}), "train.sharding: 'fsdp'"),
     (recipe(train={"sharding": "zero3"}), "train.sharding: 'zero3'"),
     (recipe(train={"offload": "optimizer"}), "train.offload: 'optimizer'"),
@@ -301,9 +322,21 @@ def test_what_was_not_tried_is_refused_by_name(cfg: Config, said: str) -> None:
     assert problem.startswith(f"{said} is not proven with a 'qwen3_5' model under model.family 'qwen_vl'; ")
 
 
-@pytest.mark.parametrize("cfg", [recipe(), recipe({"lora": {"rank": 4}}), recipe({"dtype": "bfloat16"})])
+PLAIN = [
+    recipe(),
+    recipe({"lora": {"rank": 4}}),
+    recipe({"dtype": "bfloat16", "vision_chunk_patches": 64}, media={"vision_cache_dir": "x"}),
+]
+
+
+@pytest.mark.parametrize("cfg", PLAIN)
 def test_plain_recipes_are_taken(cfg: Config) -> None:
     assert unproven(QWEN3_5, cfg) == []
+
+
+def test_a_plan_says_that_it_does_not_know_its_sizes(world: World) -> None:
+    with pytest.raises(ConfigError, match=r"model_type 'qwen3_5'; a plan knows qwen2_vl, qwen2_5_vl, qwen3_vl$"):
+        shape_of(json.loads((world.folder / "config.json").read_text()))
 
 
 def test_four_bits_are_refused(world: World) -> None:

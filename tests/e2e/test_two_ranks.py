@@ -37,36 +37,38 @@ def test_one_rank_equals_two(tiny_files: tuple[Path, Path], tmp_path: Path) -> N
     assert_same(configs, steps=7)
 
 
-def test_one_rank_equals_two_with_a_family_through_its_own_forward(tmp_path: Path) -> None:
-    """Its tower trains in the second stage, and one rank has other rows than the other."""
-    model, world = make_model("lfm2_vl", tmp_path / "model"), make_rows(tmp_path / "world", video=False, train=4, test=1)
+@pytest.mark.parametrize(("family", "choice", "forward"), [("lfm2_vl", "generic", "repeat"), ("qwen3_5", "qwen_vl", "shared_prefix")])
+def test_one_rank_equals_two_with_recurrent_layers(family: str, choice: str, forward: str, tmp_path: Path) -> None:
+    """Through the model's own forward, or ours. The tower trains in the second stage, and one rank has other rows than the other."""
+    model, world = make_model(family, tmp_path / "model"), make_rows(tmp_path / "world", video=False, train=4, test=1)
     configs = []
     for ranks in (1, 2):
         folder = tmp_path / str(ranks)
         folder.mkdir()
-        config = small(model, world, folder)
+        config = small(model, world, folder, forward=forward, choice=choice)
         config["eval"]["at_start"] = True
         launch(config, ranks, folder)
         configs.append(config)
-    assert_same(configs, steps=4)
+    # a delta net's state in float32 rounds more than attention does, whoever computes it
+    assert_same(configs, steps=4, rel=1e-3 if family == "qwen3_5" else 1e-4)
 
 
-def assert_same(configs: list[dict[str, Any]], *, steps: int) -> None:
+def assert_same(configs: list[dict[str, Any]], *, steps: int, rel: float = 1e-4) -> None:
     """Runs of one recipe on other numbers of ranks: the same answers at the start, the same updates up to summation order."""
     bases = [(runs.run_dir(c) / "eval" / "base.jsonl").read_bytes() for c in configs]
     assert bases[0] == bases[1]  # the same weights, so the same answers, whoever gave them
-    assert_same_updates(configs, steps=steps)
+    assert_same_updates(configs, steps=steps, rel=rel)
 
 
-def assert_same_updates(configs: list[dict[str, Any]], *, steps: int) -> None:
-    """The losses and the final weights of two runs, up to summation order."""
+def assert_same_updates(configs: list[dict[str, Any]], *, steps: int, rel: float = 1e-4) -> None:
+    """The losses and the final weights of two runs, up to summation order. `rel`: of what is logged."""
     one, two = (read_metrics(runs.run_dir(c) / "metrics.jsonl") for c in configs)
     updates = [([line for line in of if "grad_norm" in line]) for of in (one, two)]
     assert len(updates[0]) == len(updates[1]) == steps
     for a, b in zip(*updates, strict=True):
         for name in ("loss", "grad_norm", "reward", "reward_std", "completions/mean_length", "entropy", "kl"):
             if name in a:
-                assert b[name] == pytest.approx(a[name], rel=1e-4, abs=1e-5), (a["stage"], a["step"], name)
+                assert b[name] == pytest.approx(a[name], rel=rel, abs=1e-5), (a["stage"], a["step"], name)
     weights = [load_file(runs.run_dir(c) / "final" / "model.safetensors") for c in configs]
     for name, value in weights[0].items():
         apart = (value - weights[1][name]).abs()

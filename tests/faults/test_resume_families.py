@@ -1,5 +1,5 @@
-"""Families without code of their own: killed and started again with the same command, a run ends with the same bits, pictures and clips
-among its rows."""
+"""Families without code of their own, and Qwen3.5 with its own: killed and started again with the same command, a run ends with the same
+bits, pictures and clips among its rows."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ KILLS = ("step.before_update@3", "rollout.chunk@2")
 SLOW = ("step.after_update@1", "ckpt.after_tensors@2", "stage.exported@1", "eval.record@2")
 
 
-def small(model: Path, world: Path, root: Path, *, forward: str = "repeat") -> dict[str, Any]:
+def small(model: Path, world: Path, root: Path, *, forward: str = "repeat", choice: str = "generic") -> dict[str, Any]:
     """A supervised stage and a GRPO stage of two steps each, the second one with a tower that trains."""
     config = runs.small_config(model, world, root)
     optim = {"lr": 1e-3}
-    config["model"]["family"] = "generic"
+    config["model"]["family"] = choice
     config["media"] = {"max_frames": 6, "fps": 1.0, "max_pixels": 9216}
     config["eval"] = {"source": {"path": "test.jsonl"}, "limit": 2, "max_new_tokens": 4, "at_start": False}
     config["checkpoint"] = {"every": 1}
@@ -39,13 +39,13 @@ def small(model: Path, world: Path, root: Path, *, forward: str = "repeat") -> d
     return config
 
 
-def check_resume(family: str, folder: Path, kills: Sequence[Sequence[str]], forward: str = "repeat") -> None:
+def check_resume(family: str, folder: Path, kills: Sequence[Sequence[str]], forward: str = "repeat", choice: str = "generic") -> None:
     """One run to its end, and others that are killed at some points in turn."""
     world = make_rows(folder / "world", video=VIDEO[family], train=4, test=1)
     model = make_model(family, folder / "model")
-    if forward != "repeat":
+    if forward != "repeat" and choice == "generic":
         written(model, layouts=("repeat", forward), model_type=family)
-    whole = small(model, world, folder / "whole", forward=forward)
+    whole = small(model, world, folder / "whole", forward=forward, choice=choice)
     if family == "smolvlm":
         whole["plugins"] += ["tests.support.numerals"]
     assert runs.run(whole, timeout=900) == 0
@@ -70,6 +70,11 @@ def test_killed_with_a_delta_net_pictures_and_clips(tmp_path: Path) -> None:
     check_resume("qwen3_5", tmp_path, [KILLS])
 
 
+def test_killed_with_code_of_its_own_for_delta_nets(tmp_path: Path) -> None:
+    """The prompt once for its answers, in both engines."""
+    check_resume("qwen3_5", tmp_path, [KILLS], "shared_prefix", "qwen_vl")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", list(VIDEO))
 @pytest.mark.parametrize("forward", ["repeat", "shared_prefix"])
@@ -80,9 +85,11 @@ def test_killed_at_more_moments(family: str, forward: str, tmp_path: Path) -> No
 TURNS = ("rollout.turn@2", "step.before_update@2")
 
 
-def test_killed_between_the_turns_of_a_delta_net(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("choice", "forward"), [("generic", "shared_prefix"), ("qwen_vl", "chains")])
+def test_killed_between_the_turns_of_a_delta_net(choice: str, forward: str, tmp_path: Path) -> None:
     """Conversations of two turns; nothing that was sampled is sampled otherwise by the process that goes on."""
-    whole = family_episodes("qwen3_5", family_model("qwen3_5", tmp_path / "model"), tmp_path / "whole")
+    whole = family_episodes("qwen3_5", family_model("qwen3_5", tmp_path / "model"), tmp_path / "whole", choice=choice)
+    whole["stages"][0]["forward"] = forward
     assert runs.run(whole, timeout=900) == 0, Path(whole["run"]["root"], "error.txt").read_text()
     mine = copy.deepcopy(whole)
     mine["run"]["root"] = str(tmp_path / "killed")

@@ -41,11 +41,11 @@ def family_model(family: str, folder: Path) -> Path:
     return written(make_model(family, folder), layouts=("repeat", "fork", "shared_prefix"), model_type=family)
 
 
-def family_episodes(family: str, model: Path, root: Path, *, sharding: str = "ddp") -> dict[str, Any]:
-    """Two steps of whole conversations of two turns in `toy_desk`, in which the tower trains too."""
+def family_episodes(family: str, model: Path, root: Path, *, sharding: str = "ddp", choice: str = "generic") -> dict[str, Any]:
+    """Two steps of whole conversations of two turns in `toy_desk`, in which the tower trains too. `choice`: `model.family`."""
     root.mkdir(exist_ok=True)
     config = small_episodes(model, root, root, history={}, steps=2, freeze=[])
-    config["model"]["family"] = "generic"
+    config["model"]["family"] = choice
     config["train"] = {"sharding": sharding}
     config["checkpoint"] = {"every": 1}
     (stage,) = config["stages"]

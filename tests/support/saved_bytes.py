@@ -50,6 +50,10 @@ def text_config(family: str, *, hidden: int, layers: int, heads: int, kv_heads: 
     if family == "qwen3_vl":
         out["head_dim"] = size
         rope["mrope_interleaved"] = True
+    if family == "qwen3_5":
+        out |= {"head_dim": 2 * size, "linear_num_key_heads": kv_heads, "linear_num_value_heads": heads}
+        out |= {"linear_key_head_dim": size, "linear_value_head_dim": size}
+        rope |= {"mrope_interleaved": True, "partial_rotary_factor": 0.5}
     return out
 
 
@@ -59,7 +63,8 @@ def vision_config(family: str, out: int, *, hidden: int, depth: int, heads: int,
     shared = {"depth": depth, "hidden_size": hidden, "out_hidden_size": out, "num_heads": heads, "intermediate_size": mlp}
     if family == "qwen2_5_vl":
         return shared | {"window_size": 112, "fullatt_block_indexes": [depth - 1], "patch_size": 14, "tokens_per_second": 2}
-    return shared | {"patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}
+    deep = {"deepstack_visual_indexes": [0, 1]} if family == "qwen3_vl" else {}
+    return shared | deep | {"patch_size": 16, "num_position_embeddings": 64}
 
 
 def build(family: str, *, tied: bool = False, vision: dict[str, Any] | None = None, **text: Any) -> Any:
@@ -69,7 +74,7 @@ def build(family: str, *, tied: bool = False, vision: dict[str, Any] | None = No
 
     sizes = {"hidden": 128, "layers": 4, "heads": 4, "kv_heads": 2, "mlp": 256} | text
     tower = {"hidden": 64, "depth": 3, "heads": 4, "mlp": 128} | (vision or {})
-    name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}[family]
+    name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL", "qwen3_5": "Qwen3_5"}[family]
     config = getattr(transformers, f"{name}Config")(
         text_config=text_config(family, **sizes),
         vision_config=vision_config(family, sizes["hidden"], **tower),

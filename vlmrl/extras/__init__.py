@@ -89,6 +89,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     },
     "optimizer": {"adamw8bit": "vlmrl.extras.scale.adamw8bit:make", "muon": "vlmrl.extras.scale.muon:make"},
     "report beside a model": {"conform.json": "vlmrl.extras.families.verdict:read"},
+    "model type": {"qwen3_5": "vlmrl.extras.families.qwen3_5:QWEN3_5"},
     "family": {"generic": "vlmrl.extras.families.family:given"},
 }
 """Kind of a `Catalogue` -> name in a recipe -> `module:attribute`, imported when it is asked for."""

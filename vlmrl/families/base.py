@@ -46,7 +46,7 @@ class Family(Protocol):
 
     @property
     def own_code(self) -> bool:
-        """Whether the trainer has kernels, positions and patches of its own for it; else see `policy.foreign`."""
+        """Whether the core loads it and runs it by itself; else an optional part does, which is asked through `policy.foreign`."""
         ...
 
     @property

@@ -37,6 +37,8 @@ from vlmrl.registry import Catalogue
 
 Backend = Literal["dense", "merge", "two_call", "flash", "flex"]
 NAME = "vlmrl_{kernel}"
+STATES = "_states"
+"""End of the name where layers of linear attention heed a packed row as well: an optional part has seen to that."""
 
 
 Pair = tuple[Tensor, Tensor]
@@ -105,17 +107,16 @@ def require(text_config: Any) -> None:
     """Refuse models that would read a packed row as an ordinary one.
 
     Raises:
-        ConfigError: linear-attention or sliding-window layers, which no mask over a packed row can express; or a model whose
-            attention is not routed through `prefix_attention` and would ignore the layout in silence.
+        ConfigError: sliding-window layers, or those of linear attention that do not heed the layout (`STATES`), which no mask over a packed
+            row can express; or a model whose attention is not routed through `prefix_attention` and would ignore the layout in silence.
     """
-    if not str(text_config._attn_implementation).startswith("vlmrl_"):
+    name = str(text_config._attn_implementation)
+    if not name.startswith("vlmrl_"):
         raise ConfigError(
-            f"forward: 'shared_prefix' cannot run with model.attention '{text_config._attn_implementation}'; use sdpa or "
-            "flash_attention_2, or forward: repeat"
+            f"forward: 'shared_prefix' cannot run with model.attention '{name}'; use sdpa or flash_attention_2, or forward: repeat"
         )
-    kinds = set(getattr(text_config, "layer_types", None) or ["full_attention"])
-    other = sorted(kinds - {"full_attention"})
-    if other:
+    heeding = {"full_attention", "linear_attention" if name.endswith(STATES) else ""}
+    if other := sorted(set(getattr(text_config, "layer_types", None) or ()) - heeding):
         raise ConfigError(
             f"forward: 'shared_prefix' needs full attention in every layer, but this model has {', '.join(other)} layers; "
             "use forward: repeat"

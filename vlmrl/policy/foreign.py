@@ -38,11 +38,11 @@ class ForeignFamily(Family, Protocol):
         ...
 
     def policy(self, model: Any, bundle: ProcessorBundle, *, device: torch.device, compute: torch.dtype) -> Policy:
-        """Make a policy of a loaded model, with a `subject` and layouts of its own."""
+        """Make a policy of a loaded model: with a `subject` and layouts of its own, or one that the core's own forward runs."""
         ...
 
     def engine(self, policy: Policy, vision: VisionCache, *, max_num_seqs: int) -> ForeignEngine:
-        """Make the engine that generates with such a policy. `max_num_seqs`: most answers that decode at a time."""
+        """Make the engine that generates with a policy that has a `subject`. `max_num_seqs`: most answers that decode at a time."""
         ...
 
     def unproven(self, cfg: Any) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -217,7 +218,7 @@ def load_policy(
     if not family.own_code:
         from vlmrl.policy.foreign import foreign
 
-        return foreign(family).policy(model, bundle, device=where, compute=compute)
+        return replace(foreign(family).policy(model, bundle, device=where, compute=compute), vision_chunk_patches=vision_chunk_patches)
     attach(model, attention, device=where, compute=compute)
     backend, reason = choose(prefix_backend, where, compute)
     return Policy(

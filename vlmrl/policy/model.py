@@ -222,6 +222,8 @@ class Policy:
     """Low-rank adapters in `model` (`policy.lora`); then they alone train."""
     adapters_on: bool = True
     """False: a view of the model under its adapters."""
+    decode_grid: Callable[..., Any] | None = None
+    """Makes the cache of the reference engine where layers keep more than keys and values; None: `rollout.grid.DecodeGrid`."""
     sequence: Any = None
     """The ranks that share packed rows (`train.sequence`); None: every rank computes its own alone."""
     subject: Any = None

@@ -150,8 +150,8 @@ class GenerateCall:
         self, engine: HFEngine, requests: Sequence[Request], settings: GenerationSettings, done: Done | None, kept: KeptTurns | None = None
     ):
         self.engine, self.policy, self.requests, self.settings, self.done = engine, engine.policy, requests, settings, done
-        self.kept = kept
-        device = self.policy.device
+        grid, device = self.policy.decode_grid or DecodeGrid, self.policy.device
+        self.kept = kept if grid is DecodeGrid else None  # keys and values alone would not be enough to go on from
         counts = [len(request.seeds) for request in requests]
         # answers are rows of the output buffers, request after request: `first` row of each request, `owner` of each row
         self.first = [sum(counts[:i]) for i in range(len(counts))]
@@ -166,7 +166,7 @@ class GenerateCall:
         self.stopped = [False] * total
         # the longest first, so that none is left to decode alone at the end; of equal ones the first
         self.queue = deque(sorted(range(len(requests)), key=lambda i: (-requests[i].expected_tokens, i)))
-        self.grid = DecodeGrid(width=max(counts), longest=length, device=device)
+        self.grid = grid(width=max(counts), longest=length, device=device)
         self.out: list[list[Rollout]] = [[] for _ in requests]
         self.ends = torch.tensor(self.policy.bundle.end_ids, device=device)
         self.forbidden = torch.tensor(self.policy.bundle.forbidden_ids, device=device)

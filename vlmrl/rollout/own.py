@@ -1,4 +1,4 @@
-"""The engine that generates with a policy in place: the reference engine, or that of families without code of their own."""
+"""The engine that generates with a policy in place: the reference engine, or that of families which run through their own forward."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def own_engine(policy: Policy, vision: VisionCache, *, max_num_seqs: int = SLOTS
     Raises:
         ConfigError: the model's attention is not that of its family.
     """
-    if not policy.bundle.family.own_code:
+    if policy.subject is not None:
         return foreign(policy.bundle.family).engine(policy, vision, max_num_seqs=max_num_seqs)
     return HFEngine(policy, vision, max_num_seqs=max_num_seqs, kept_bytes=kept_bytes)

@@ -67,7 +67,7 @@ class Half:
         return torch.cat(parts)
 
 
-@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
+@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl", "qwen3_5"])
 def half(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Half:
     model, data = tiny_module.make_files(tmp_path_factory.mktemp(request.param), sft=1, train=3, test=1, family=request.param)
     tiny = tiny_module.load(model, data)
@@ -188,4 +188,5 @@ def test_frozen_weights_are_never_cast_in_a_rollout_and_others_once(half: Half, 
     # transposed, the embedding of a tied model is the output matrix; norms and the tables of positions are no products
     products = [p for name, p in named.items() if name not in kept and p.ndim == 2 and "embed" not in name]
     assert {casts.counts[p.data_ptr()] for p in products} == ({1} if trains else set())
-    assert max(casts.counts.values()) <= 1
+    # autocast keeps no copy of a view, as which a delta net's filter of four columns goes into its convolution
+    assert max(casts.counts[p.data_ptr()] for name, p in named.items() if ".conv1d." not in name) <= 1

@@ -13,7 +13,7 @@ from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import VisionCache, tower_passes
 from vlmrl.types import MediaHandle, MediaKind
 
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
 MEDIA: list[tuple[MediaKind, tuple[int, int, int]]] = [
     ("video", (5, 4, 6)),
     ("image", (1, 10, 12)),

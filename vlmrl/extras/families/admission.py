@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from vlmrl.config.schema import Config, RolloutStage
 from vlmrl.evals.score.records import REFERENCE
@@ -22,13 +22,15 @@ TURNS_OF = "P17"
 """Promises of `vlmrl check`: weights in shards, conversations."""
 
 
-def unproven(cfg: Config, *, name: str, choice: str, path: str) -> list[str]:
-    """What the recipe asks for and this family is not proven with, each with what to do. `path`: of the model."""
+def unproven(cfg: Config, *, name: str, choice: str, lacking: Callable[[str], str], taken: Collection[str] = ()) -> list[str]:
+    """What the recipe asks for and this family is not proven with, each with what to do. `lacking`: promise -> why it is not kept; nothing
+    where it is. `taken`: options that it was tried with."""
     who = f"a '{name}' model under model.family '{choice}'"
-    return [f"{option}: {value!r} is not proven with {who}; {remedy}" for option, value, remedy in _asked(cfg, path)]
+    asked = [one for one in _asked(cfg, lacking) if one[0] not in taken]
+    return [f"{option}: {value!r} is not proven with {who}; {remedy}" for option, value, remedy in asked]
 
 
-def _lacking(path: str, promise: str) -> str:
+def reported(path: str, promise: str) -> str:
     """What the report beside a model lacks for what needs a promise; nothing where the promise is kept."""
     report = report_of(path)
     if report is None:
@@ -36,13 +38,13 @@ def _lacking(path: str, promise: str) -> str:
     return report.lacks(promise)
 
 
-def _asked(cfg: Config, path: str) -> Iterator[tuple[str, object, str]]:
+def _asked(cfg: Config, lacking: Callable[[str], str]) -> Iterator[tuple[str, object, str]]:
     """(option, its value, what to do) of what needs code of a family's own, or a promise that is not kept."""
     m, whole = cfg.model, type(cfg.model).model_fields
     for name in ("attention", "prefix_backend", "kernels"):
         value, plain = getattr(m, name), whole[name].default
         if value not in (plain, PLAIN.get(name)):
-            yield f"model.{name}", value, f"leave it at {plain!r}: its own forward runs under its own masks"
+            yield f"model.{name}", value, f"leave it at {plain!r}"
     if m.positions == "grid":
         yield "model.positions", m.positions, "leave it at 'auto': positions are the model's own"
     if m.vision_chunk_patches is not None:
@@ -50,8 +52,8 @@ def _asked(cfg: Config, path: str) -> Iterator[tuple[str, object, str]]:
     if cfg.media.vision_cache_dir is not None:
         yield "media.vision_cache_dir", cfg.media.vision_cache_dir, "take it out: features are kept in memory (media.cache_bytes)"
     if cfg.train.sharding not in ("ddp", "fsdp"):
-        yield "train.sharding", cfg.train.sharding, "take ddp, or fsdp"
-    elif cfg.train.sharding == "fsdp" and (lacks := _lacking(path, SHARDS)):
+        yield "train.sharding", cfg.train.sharding, "take ddp" if lacking(SHARDS) else "take ddp, or fsdp"
+    elif cfg.train.sharding == "fsdp" and (lacks := lacking(SHARDS)):
         yield "train.sharding", "fsdp", f"take ddp; {lacks}"
     if cfg.train.offload != "none":
         yield "train.offload", cfg.train.offload, "leave it at 'none'"
@@ -64,7 +66,7 @@ def _asked(cfg: Config, path: str) -> Iterator[tuple[str, object, str]]:
             yield f"stages[{place}].rollout.engine", stage.rollout.engine, f"take {REFERENCE}: the policy itself answers"
         if isinstance(stage, RolloutStage) and stage.rollout.graphs is True:
             yield f"stages[{place}].rollout.graphs", True, "leave it out: the shapes of its own caches grow"
-        if isinstance(stage, RolloutStage) and stage.environment is not None and (lacks := _lacking(path, TURNS_OF)):
+        if isinstance(stage, RolloutStage) and stage.environment is not None and (lacks := lacking(TURNS_OF)):
             yield f"stages[{place}].environment", stage.environment.name, f"take a Qwen-VL model; {lacks}"
 
 

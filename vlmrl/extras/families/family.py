@@ -7,6 +7,7 @@ import hashlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ class GenericFamily:
 
     def unproven(self, cfg: Config) -> list[str]:
         """What a recipe asks for and this family is not proven with, each with what to do."""
-        return admission.unproven(cfg, name=self.name, choice=self.choice, path=self.path)
+        return admission.unproven(cfg, name=self.name, choice=self.choice, lacking=partial(admission.reported, self.path))
 
     def training_layout(self, policy: Policy, asked: str, *, recomputes: bool) -> tuple[str, str]:
         """(the layout that trains, why it is not the one asked for or nothing), as the report beside the model admits."""

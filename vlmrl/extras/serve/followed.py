@@ -72,4 +72,4 @@ def followed_engine(policy: Policy, vision: VisionCache) -> FollowedEngine | For
         ConfigError: the model's attention is not that of its family.
     """
     family = policy.bundle.family
-    return FollowedEngine(policy, vision) if family.own_code else foreign(family).engine(policy, vision, max_num_seqs=SLOTS)
+    return FollowedEngine(policy, vision) if policy.subject is None else foreign(family).engine(policy, vision, max_num_seqs=SLOTS)

@@ -10,7 +10,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.extras.starter.recipe import MODEL
 from vlmrl.policy.found import problem_of
 
-KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
 """Model types that train without a report of `vlmrl check MODEL`; a test holds this against `families`, whose import loads torch."""
 
 

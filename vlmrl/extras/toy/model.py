@@ -1,6 +1,6 @@
 """A tiny Qwen-VL: the real classes of transformers with about a million weights, drawn from a seed.
 
-The toy world trains a Qwen2.5-VL; Qwen2-VL and Qwen3-VL are there for tests.
+The toy world trains a Qwen2.5-VL; Qwen2-VL, Qwen3-VL and Qwen3.5 are there for tests.
 
 Everything a real checkpoint folder has is written: safetensors weights, generation config, a byte-level BPE tokenizer with
 Qwen's special tokens, the chat template and the processor. It loads with plain `AutoModelForImageTextToText` and
@@ -18,11 +18,13 @@ import torch
 
 from vlmrl.compat import ensure_torchvision
 
-ModelFamily = Literal["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+ModelFamily = Literal["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"]
 """`model_type` in the config of the model."""
 
-_CLASSES: dict[ModelFamily, str] = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}
+_CLASSES: dict[ModelFamily, str] = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL", "qwen3_5": "Qwen3_5"}
 """What the names of a family's classes in transformers begin with."""
+_NEW = ("qwen3_vl", "qwen3_5")
+"""Interleaved positions, and a processor that writes the time of each step of a video."""
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -51,6 +53,15 @@ QWEN3_POSITIONS = 8
 """Side of Qwen3-VL's square of learned patch positions, which is stretched to each picture."""
 MROPE_SECTION = (6, 5, 5)
 """Rotary frequencies for time, height and width; they sum to half of the head dimension."""
+DELTA: dict[str, Any] = {
+    "head_dim": 2 * HIDDEN // HEADS,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+}
+"""Qwen3.5: gated delta nets beside full attention, of whose heads half a dimension turns with the position."""
 
 # Qwen's rule for splitting text before byte-level BPE: each digit by itself, a word with the one sign or blank before it.
 SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -151,9 +162,12 @@ def build_config(tokenizer: Any, family: ModelFamily = "qwen2_5_vl") -> Any:
         "eos_token_id": ids["<|im_end|>"],
         "pad_token_id": ids["<|endoftext|>"],
     }
-    if family == "qwen3_vl":
+    if family in _NEW:
         text["head_dim"] = HIDDEN // HEADS
         text["rope_parameters"]["mrope_interleaved"] = True
+    if family == "qwen3_5":
+        text |= DELTA
+        text["rope_parameters"]["partial_rotary_factor"] = 0.5
     top: dict[str, Any] = {"initializer_range": INITIALIZER_RANGE}  # accepted, but not in the declared fields
     return getattr(transformers, f"{_CLASSES[family]}Config")(
         text_config=text,
@@ -181,21 +195,17 @@ def _vision(family: ModelFamily) -> dict[str, Any]:
     if family == "qwen2_5_vl":
         windows = {"window_size": 112, "fullatt_block_indexes": [VISION_DEPTH - 1]}
         return shared | windows | {"depth": VISION_DEPTH, "patch_size": PATCH, "tokens_per_second": 2}
-    return shared | {
-        "depth": QWEN3_VISION_DEPTH,
-        "patch_size": QWEN3_PATCH,
-        "num_position_embeddings": QWEN3_POSITIONS**2,
-        "deepstack_visual_indexes": list(QWEN3_DEEPSTACK),
-    }
+    deep = {"deepstack_visual_indexes": list(QWEN3_DEEPSTACK)} if family == "qwen3_vl" else {}
+    return shared | deep | {"depth": QWEN3_VISION_DEPTH, "patch_size": QWEN3_PATCH, "num_position_embeddings": QWEN3_POSITIONS**2}
 
 
 def build_processor(tokenizer: Any, family: ModelFamily = "qwen2_5_vl") -> Any:
-    """The family's processor. Qwen3-VL's normalises pictures to [-1, 1], as its checkpoints do."""
+    """The family's processor. That of Qwen3-VL and Qwen3.5 normalises pictures to [-1, 1], as their checkpoints do."""
     import transformers
     from transformers.models.qwen2_vl import Qwen2VLImageProcessor, Qwen2VLVideoProcessor
 
     sizes: dict[str, Any] = {"patch_size": PATCH, "merge_size": MERGE, "temporal_patch_size": TEMPORAL_PATCH}
-    if family == "qwen3_vl":
+    if family in _NEW:
         sizes |= {"patch_size": QWEN3_PATCH, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
         limits = {"shortest_edge": 4096, "longest_edge": 501760}
         return transformers.Qwen3VLProcessor(

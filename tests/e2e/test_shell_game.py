@@ -53,6 +53,25 @@ def test_killed_and_resumed_with_the_same_bits(tiny_files: tuple[Path, Path], sh
 
 
 @pytest.mark.slow
+def test_thoughts_dropped_by_category_and_a_category_that_no_row_has(
+    tiny_files: tuple[Path, Path], shell_world: Path, tmp_path: Path
+) -> None:
+    def config(name: str, chances: dict[str, float]) -> dict[str, Any]:
+        (tmp_path / name).mkdir()
+        out = runs.small_config(tiny_files[0], shell_world, tmp_path / name)
+        sft = out["stages"][0] | {"thought_dropout": chances}
+        return out | {"stages": [sft], "eval": {"at_start": False}, "plugins": []}
+
+    known = {"easy": 0.8, "medium": 0.2, "hard": 0.2}
+    assert runs.run(config("known", known)) == 0
+    unknown = config("unknown", known | {"esay": 1.0})
+    assert runs.run(unknown) == 64
+    said = Path(unknown["run"]["root"], "error.txt").read_text()
+    assert said == "stages.sft.thought_dropout has a chance for ['esay'], and no row is of that category; remove it, or correct the name"
+    assert not (runs.run_dir(unknown) / "metrics.jsonl").exists()
+
+
+@pytest.mark.slow
 def test_the_benchmark_from_the_command_to_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of two steps: nothing is learnt, everything is exercised."""
     sizes = {"pretrain": 12, "sft": 8, "train": 24, "validation": 2, "test": 24}

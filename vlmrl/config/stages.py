@@ -207,13 +207,13 @@ class RewardWorkersSection(Section):
 class SftSection(StageBase):
     kind: Literal["sft"]
     batch: PositiveInt = Field(default=8, description="Rows per optimizer step, over all ranks")
-    thought_dropout: Probability = Field(
-        default=0.0, description="TON (arXiv:2505.16854): chance that a thought is replaced by two newlines"
+    thought_dropout: Probability | dict[str, Probability] = Field(
+        default=0.0, description="TON (arXiv:2505.16854): chance that a thought becomes two newlines, or one for each category of rows"
     )
     dropout_per_epoch: bool = Field(default=False, description="Draw thought dropout anew each epoch instead of once per row")
 
     def problems(self) -> list[str]:
-        if self.thought_dropout > 0 and self.answer_format == "answer_only":
+        if self.thought_dropout and self.answer_format == "answer_only":
             return [f"thought_dropout ({self.thought_dropout}) needs an answer format with thoughts, not answer_format 'answer_only'"]
         return []
 

@@ -17,13 +17,18 @@ from vlmrl.train.stage.algorithm import Algorithm, bind
 from vlmrl.train.stage.base import StepResult
 from vlmrl.train.stage.grpo import grpo_step
 from vlmrl.train.stage.preference import check_pairs, preference_step
-from vlmrl.train.stage.sft import sft_step
+from vlmrl.train.stage.sft import check_dropout, sft_step
 
 
 @stage_kind(SftSection)
 def sft(session: Session, cfg: SftSection) -> None:
-    """Train on written answers."""
+    """Train on written answers.
+
+    Raises:
+        ConfigError: chances of `thought_dropout` that do not fit the rows.
+    """
     loop = open_stage(session, cfg)
+    check_dropout(loop.stage.loader.samples.values(), cfg)
     loop.run(partial(sft_step, loop.stage, cfg))
 
 

@@ -3,10 +3,14 @@
 Target: `<think>{thought}</think><answer>{answer}</answer>`; with probability `thought_dropout` the thought becomes two newlines.
 The draw depends on (seed, row) or, with `dropout_per_epoch`, also on the epoch; the released script draws once per row. A row
 without a thought gets the empty one. Loss on the assistant turn only, its end token included, mean over the batch's tokens.
+
+Ours: a probability for each category of rows, as `thought_dropout: {easy: 0.8, hard: 0.2}`. The paper's one probability teaches a
+readiness to think that all questions share; with one for each, RL begins with a policy that already tells the questions apart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,9 +20,11 @@ from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import reducer
 from vlmrl.answers.tags import gold_text
 from vlmrl.defaults import SFT_REDUCER
+from vlmrl.errors import ConfigError
 from vlmrl.policy.pack import Row, response_mask
 from vlmrl.train.stage.base import Stage, StepResult
 from vlmrl.train.stage.loss import Loss, TokenObjective
+from vlmrl.train.statistics import LABEL_KEYS, label_of
 from vlmrl.train.step import Minibatch, optimizer_step
 
 if TYPE_CHECKING:
@@ -31,16 +37,43 @@ def negative_log_likelihood(x: LossInputs) -> LossOutput:
     return LossOutput(-x.logp_BT, {})
 
 
-def drops_thought(cfg: SftSection, seed: int, sample_id: str, epoch: int) -> bool:
+def category_of(sample: Sample) -> str | None:
+    """Read what a row says in `category` of its meta, or else in `difficulty`."""
+    return next((label for key in LABEL_KEYS if (label := label_of(sample, key)) is not None), None)
+
+
+def check_dropout(samples: Iterable[Sample], cfg: SftSection) -> None:
+    """Refuse chances by category that do not fit the rows of a stage.
+
+    Raises:
+        ConfigError: a row's category has no chance, or a chance is for a category that no row has.
+    """
+    if not isinstance(cfg.thought_dropout, dict):
+        return
+    named, unused = f"stages.{cfg.name}.thought_dropout", set(cfg.thought_dropout)
+    for sample in samples:
+        category = category_of(sample)
+        if category is None or category not in cfg.thought_dropout:
+            said = "says neither `category` nor `difficulty`" if category is None else f"is of category '{category}'"
+            raise ConfigError(f"{named} has chances for {sorted(cfg.thought_dropout)}, and row '{sample.id}' ({sample.source}) {said}")
+        unused.discard(category)
+    if unused:
+        raise ConfigError(f"{named} has a chance for {sorted(unused)}, and no row is of that category; remove it, or correct the name")
+
+
+def drops_thought(cfg: SftSection, seed: int, sample: Sample, epoch: int) -> bool:
     """Whether this row's thought is dropped (in this epoch)."""
+    chance = cfg.thought_dropout
+    if isinstance(chance, dict):
+        chance = chance[category_of(sample) or ""]
     # coordinates and no generator: the draw is the same after a restart, and whatever ranks there are
     when = (epoch,) if cfg.dropout_per_epoch else ()
-    return rng.uniform(seed, "thought_dropout", cfg.name, sample_id, *when) < cfg.thought_dropout
+    return rng.uniform(seed, "thought_dropout", cfg.name, sample.id, *when) < chance
 
 
 def target(cfg: SftSection, seed: int, sample: Sample, epoch: int) -> str:
     """Write the text that a row teaches."""
-    if cfg.answer_format == "answer_only" or drops_thought(cfg, seed, sample.id, epoch):
+    if cfg.answer_format == "answer_only" or drops_thought(cfg, seed, sample, epoch):
         return gold_text(sample, cfg.answer_format, None)
     return gold_text(sample, cfg.answer_format, sample.thought)
 

@@ -23,7 +23,7 @@ from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.pack import PositionSpec
 
 KERNEL = "sdpa"
-LACKING = {admission.SHARDS: "shards were not tried with it", admission.TURNS_OF: ""}
+LACKING = {admission.SHARDS: "or model.family: generic with a report of vlmrl check MODEL, which may admit shards", admission.TURNS_OF: ""}
 """Promise that an option needs -> why it is not kept; nothing: it is."""
 TAKEN = ("model.vision_chunk_patches", "media.vision_cache_dir")
 """Options of the tower, which is run as that of Qwen3-VL."""

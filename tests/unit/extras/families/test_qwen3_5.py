@@ -276,13 +276,14 @@ def test_adapters_lie_on_every_layer_of_the_decoder(world: World, vision: bool) 
     adapted = dataclasses.replace(world, tiny=dataclasses.replace(world.tiny, policy=policy))
     rows = drawn(adapted, "image", "video")
     shared, own = scored(adapted, rows), [alone(adapted, row) for row in rows]
-    assert gap(shared, own) < 1e-5
+    # random adapters make larger states, of which float32 keeps fewer digits after the point (1.6e-5 was seen with AVX-512)
+    assert gap(shared, own) < 3e-5
     got, expected = gradients(adapted, shared), gradients(adapted, own)
     assert set(got) == set(expected) == set(policy.lora.names)
     assert max(float((got[n] - expected[n]).abs().max()) for n in got) < 1e-4
     [group] = adapted.engine().generate([request(world.prompts["video"], 2)], GREEDY)
     row = Row(index=0, group=0, prompt=world.prompts["video"], response=group[0].ids)
-    assert (torch.tensor(group[0].logprobs) - alone(adapted, row)).abs().max() < 1e-5
+    assert (torch.tensor(group[0].logprobs) - alone(adapted, row)).abs().max() < 3e-5
 
 
 # ---- what it is and what it is not ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The kinds of toy worlds: two of videos, and several of pictures. Picks by `toy.world.kind`, and builds those of pictures.
+"""The kinds of toy worlds: three of videos, and several of pictures. Picks by `toy.world.kind`, and builds those of pictures.
 
 A world of pictures is built and kept exactly as that of videos (`toy.world`): PNG files next to JSONL rows, in a folder that is
 renamed into place when complete.
@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,8 +24,9 @@ from vlmrl.registry import Catalogue
 
 FORMAT = 5
 """Raise it when rows or pictures of any picture world change, so that kept worlds are built anew."""
-GROUNDING, SHELL = VIDEOS = ("grounding", "shell")
-"""Kinds with videos: temporal grounding, and the shell game."""
+GROUNDING = "grounding"
+VIDEOS = (GROUNDING, *shell.GAMES)
+"""Kinds with videos: temporal grounding, and the shell games."""
 
 
 class KindRecipe(world.WorldRecipe, Protocol):
@@ -70,8 +72,9 @@ def make_world(
     """
     if section.kind == GROUNDING:
         return world.make_world(out, section, progress, splits=splits)
-    if section.kind == SHELL:
-        return world.make_world(out, section, progress, splits=splits, clip=shell.clip, kind=SHELL)
+    if section.kind in shell.GAMES:
+        clip = partial(shell.clip, rules=shell.GAMES[section.kind])
+        return world.make_world(out, section, progress, splits=splits, clip=clip, kind=section.kind)
     kind = _kind(section.kind)
     counts: dict[Split, int] = {split: int(getattr(section, split)) for split in splits}
 
@@ -99,7 +102,7 @@ def tokenizer_corpus(kind: str) -> Iterable[str]:
     """
     if kind == GROUNDING:
         return tasks.tokenizer_corpus([instruction(answer_format, "time_span") for answer_format in ANSWER_FORMATS])
-    if kind == SHELL:
+    if kind in shell.GAMES:
         return _corpus(shell.corpus(), ("exact_text",))
     picture = _kind(kind)
     return _corpus(picture.corpus(), picture.answer_types)

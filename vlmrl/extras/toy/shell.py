@@ -9,17 +9,22 @@ has a quarter of the picture, anew in every video. Two kinds of questions:
 * `shell_start`: where is it at the start? That can be read off the first second, so a thought is of no use.
 
 `difficulty` is the number of exchanges that have to be followed: 0 for the start, else 2 to 8. `category` names the ranges: `easy` (0),
-`medium` (2 and 3) and `hard` (4 and more). The rows of the split `sft` are a careless annotator's, who misses each exchange of the ball
-with a chance of `MISSED`: thought and answer agree with each other, and not always with the video. All other rows are exact.
+`medium` (2 and 3) and `hard` (4 and more). The rows of the split `sft` are a careless annotator's: thought and answer agree with each
+other, and not always with the video. All other rows are exact.
 
-Each exchange is of two cups at random, but in the split `pretrain`, where most exchanges move the ball (`MOVED`). At random neither the
-place of the ball nor the two cups alone say anything of the next place, only both together, and a model that learns from nothing finds
-no slope for hundreds of steps, how many depends on its seed. Where the ball moves more often than not, each of the two says something.
+Each exchange is of two cups at random, which moves the ball in two of three, but in the split `pretrain`, where most exchanges move the
+ball. At random neither the place of the ball nor the two cups alone say anything of the next place, only both together, and a model that
+learns from nothing finds no slope for hundreds of steps, how many depends on its seed. Where the ball moves more often than not, each of
+the two says something. There are two games, of the same pictures and questions (`GAMES`):
+
+* `shell`: a base model learns all of the game, and the annotator misses a quarter of the ball's moves.
+* `shell_stays`: a base model sees no exchange that leaves the ball where it is, so it cannot follow most of the hard questions, and the
+  annotator notices three of ten such exchanges. Nobody but the reward of RL knows better.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +38,6 @@ from vlmrl.rng import generator, key, uniform
 TASKS = ("shell_start", "shell_end")
 CUPS = ("red", "green", "blue")
 QUESTIONS = {"shell_start": "Under which cup is the ball at the start?", "shell_end": "Under which cup is the ball at the end?"}
-MISSED = 0.25
-"""Chance that the careless annotator misses an exchange of the ball."""
-MOVED = 5 / 6
-"""Chance that an exchange of the split `pretrain` moves the ball; at random it is 2/3."""
 EXCHANGES = {2: 3, 3: 3, 4: 2, 5: 2, 6: 2, 7: 2, 8: 2}
 """Number of exchanges in a video -> its weight. Fewer than two are left out: where one word is the whole thought, a thought and none
 cost the same."""
@@ -53,6 +54,25 @@ SECONDS = 10
 NOISE = 6
 """Greatest pixel noise, in levels of 0 to 255."""
 BALL = (235, 235, 235)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """How often the ball moves, and what the careless annotator of the split `sft` gets wrong. All values are chances."""
+
+    moved: Mapping[Split, float]
+    """Split -> an exchange moves the ball; in splits that are not named the cups are drawn at random, and it is 2/3."""
+    missed: float = 0.0
+    """A move of the ball is not noticed."""
+    imagined: float = 0.0
+    """Where the ball stays, it is seen to move."""
+
+
+GAMES: Mapping[str, Rules] = {
+    "shell": Rules(moved={"pretrain": 5 / 6}, missed=0.25),
+    "shell_stays": Rules(moved={"pretrain": 1.0, "validation": 1.0}, imagined=0.7),
+}
+"""Kind of world -> its rules."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,16 +104,26 @@ class Game:
         return len(self.pairs) if self.task == "shell_end" else 0
 
 
-def follow(ball: int, pairs: tuple[tuple[int, int], ...], missed: frozenset[int] = frozenset()) -> tuple[int, ...]:
-    """The ball's cup at the start and after each exchange, where those at the places `missed` (from 0) are not noticed."""
+def follow(
+    ball: int, pairs: tuple[tuple[int, int], ...], missed: frozenset[int] = frozenset(), imagined: frozenset[int] = frozenset()
+) -> tuple[int, ...]:
+    """The ball's cup at the start and after each exchange, as it is seen by somebody who makes mistakes.
+
+    Args:
+        missed: places of exchanges (from 0) at which a move of the ball is not noticed.
+        imagined: places at which a ball that stays is seen to move, to the next of the cups.
+    """
     out = [ball]
     for i, pair in enumerate(pairs):
         now = out[-1]
-        out.append(sum(pair) - now if now in pair and i not in missed else now)
+        if now in pair:
+            out.append(now if i in missed else sum(pair) - now)
+        else:
+            out.append((now + 1) % len(CUPS) if i in imagined else now)
     return tuple(out)
 
 
-def make_game(seed: int, split: Split, index: int) -> Game:
+def make_game(seed: int, split: Split, index: int, rules: Rules = GAMES["shell"]) -> Game:
     """The game at these coordinates."""
 
     def draw(n: int, *names: int | str) -> int:
@@ -104,9 +134,9 @@ def make_game(seed: int, split: Split, index: int) -> Game:
     pairs: list[tuple[int, int]] = []
     for i in range(levels[draw(len(levels), "exchanges")]):
         stays = draw(len(CUPS), "pair", i)  # the cup that has no part in it
-        if split == "pretrain":
+        if split in rules.moved:
             now = follow(ball, tuple(pairs))[-1]
-            moves = uniform(seed, "toy-shell", split, index, "moved", i) < MOVED
+            moves = uniform(seed, "toy-shell", split, index, "moved", i) < rules.moved[split]
             stays = (now + 1 + draw(2, "partner", i)) % len(CUPS) if moves else now
         first, second = (cup for cup in range(len(CUPS)) if cup != stays)
         pairs.append((first, second))
@@ -121,9 +151,13 @@ def make_game(seed: int, split: Split, index: int) -> Game:
     )
 
 
-def missed(seed: int, game: Game) -> frozenset[int]:
-    """The exchanges that a careless annotator of this game does not notice."""
-    return frozenset(i for i in range(len(game.pairs)) if uniform(seed, "toy-shell", game.split, game.index, "missed", i) < MISSED)
+def careless(seed: int, game: Game, rules: Rules) -> tuple[int, ...]:
+    """The places that a careless annotator of this game sees."""
+
+    def places(name: str, chance: float) -> frozenset[int]:
+        return frozenset(i for i in range(len(game.pairs)) if uniform(seed, "toy-shell", game.split, game.index, name, i) < chance)
+
+    return follow(game.ball, game.pairs, places("missed", rules.missed), places("imagined", rules.imagined))
 
 
 def thought(task: str, places: tuple[int, ...]) -> str:
@@ -135,9 +169,9 @@ def category(difficulty: int) -> str:
     return "easy" if difficulty == 0 else "hard" if difficulty >= HARD else "medium"
 
 
-def make_row(seed: int, game: Game) -> dict[str, Any]:
+def make_row(seed: int, game: Game, rules: Rules = GAMES["shell"]) -> dict[str, Any]:
     """The data row of a game."""
-    places = follow(game.ball, game.pairs, missed(seed, game)) if game.split == "sft" else game.places
+    places = careless(seed, game, rules) if game.split == "sft" else game.places
     return {
         "id": game.id,
         "task": game.task,
@@ -176,10 +210,10 @@ def render(game: Game, seed: int) -> Iterator[np.ndarray]:
             yield np.clip(frame, 0, 255).astype(np.uint8)
 
 
-def clip(seed: int, split: Split, index: int) -> ToyVideo:
+def clip(seed: int, split: Split, index: int, *, rules: Rules = GAMES["shell"]) -> ToyVideo:
     """The video and the row at these coordinates."""
-    game = make_game(seed, split, index)
-    return ToyVideo(row=make_row(seed, game), frames=lambda: render(game, seed), rate=RATE, size=(SIDE, SIDE))
+    game = make_game(seed, split, index, rules)
+    return ToyVideo(row=make_row(seed, game, rules), frames=lambda: render(game, seed), rate=RATE, size=(SIDE, SIDE))
 
 
 def corpus() -> Iterator[str]:

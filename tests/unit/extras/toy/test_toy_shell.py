@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.support.pixels import PALETTE
 from vlmrl.config.schema import ToyWorldSection
 from vlmrl.extras.toy.kinds import make_world, world_hash
-from vlmrl.extras.toy.shell import category, clip, follow, make_game, make_row
+from vlmrl.extras.toy.shell import GAMES, category, clip, follow, make_game, make_row
 from vlmrl.extras.toy.tasks import SPLITS
 from vlmrl.extras.toy.world import MARKER
 
@@ -173,6 +173,52 @@ def test_shares_of_tasks_exchanges_and_answers() -> None:
         )
 
 
+def in_stays(split: Any, count: int) -> list[dict[str, Any]]:
+    rules = GAMES["shell_stays"]
+    return [make_row(0, make_game(0, split, index, rules), rules) for index in range(count)]
+
+
+def stays(row: dict[str, Any]) -> list[bool]:
+    """Whether the ball stays at each exchange, in truth."""
+    steps = [step["text"] for step in row["meta"]["steps"]]
+    return [here == there for here, there in itertools.pairwise(steps)]
+
+
+def test_a_base_model_of_shell_stays_sees_no_exchange_without_the_ball() -> None:
+    for split in ("pretrain", "validation"):
+        assert not any(stay for row in in_stays(split, 300) for stay in stays(row))
+    for split in ("sft", "train", "test"):
+        exchanges = [stay for row in in_stays(split, 300) for stay in stays(row)]
+        assert np.mean(exchanges) == pytest.approx(1 / 3, abs=0.05)
+    for split in ("train", "test"):
+        assert in_stays(split, 50) == rows(split, 50), "what is learned by RL and asked at the end is one game"
+
+
+def test_the_annotator_of_shell_stays_sees_moves_where_the_ball_stays() -> None:
+    seen = Counter[tuple[bool, bool]]()
+    for row in in_stays("sft", 400):
+        if row["task"] == "shell_start":
+            assert row["answer"] == row["meta"]["steps"][0]["text"]
+            continue
+        told = row["thought"].split(", ")
+        assert row["answer"] == told[-1]
+        assert told[0] == row["meta"]["steps"][0]["text"]
+        for here, there, pair in zip(told, told[1:], row["meta"]["exchanges"], strict=False):
+            if here in pair:
+                assert there == next(cup for cup in pair if cup != here), "no move is missed"
+            else:
+                assert there in (here, NAMES[(NAMES.index(here) + 1) % 3])
+            seen[here in pair, there != here] += 1
+    assert seen[False, True] / (seen[False, True] + seen[False, False]) == pytest.approx(0.7, abs=0.05)
+
+
+@given(st.integers(0, 2), PAIRS)
+def test_an_imagined_move_is_to_the_next_cup(ball: int, pairs: list[tuple[int, int]]) -> None:
+    told = follow(ball, tuple(pairs), imagined=frozenset(range(8)))
+    assert all(there != here for here, there in itertools.pairwise(told))
+    assert all(there == (here + 1) % 3 for here, there, pair in zip(told, told[1:], pairs, strict=False) if here not in pair)
+
+
 def test_categories_by_difficulty() -> None:
     assert [category(n) for n in (0, 2, 3, 4, 8)] == ["easy", "medium", "medium", "hard", "hard"]
 
@@ -181,6 +227,7 @@ def test_its_hash_is_its_own() -> None:
     grounding = ToyWorldSection()
     shell = ToyWorldSection(kind="shell")
     assert world_hash(grounding) == "04078e2f5b5db107", "the folder of kept worlds and base models is named by it"
+    assert world_hash(ToyWorldSection(kind="shell_stays")) != world_hash(shell)
     assert world_hash(shell) not in (world_hash(grounding), world_hash(shell.model_copy(update={"test": shell.test + 1})))
 
 

@@ -85,7 +85,7 @@ class FolderComparison:
 
     @property
     def regressed(self) -> tuple[str, ...]:
-        """Tasks whose primary metric is worse by more than the tolerance, with an interval beyond 0."""
+        """Tasks whose primary metric is worse by more than the tolerance, with an interval beyond 0; none of one recipe with two seeds."""
         return tuple(x.task for x in self.tasks if x.regressed)
 
     @property
@@ -97,7 +97,9 @@ class FolderComparison:
         return sum(g.a for g in found) / len(found), sum(g.b for g in found) / len(found)
 
     def verdict(self) -> str:
-        """Say in one line what got worse beyond doubt, or that nothing did."""
+        """Say in one line what got worse beyond doubt, or that nothing did; of one recipe with two seeds that they cannot tell."""
+        if self.seeds is not None:
+            return "no verdict: one recipe with two seeds; compare several runs of each side"
         if self.regressed:
             return f"regressed: {', '.join(self.regressed)}"
         return f"no regression: no primary metric is worse by more than {self.tolerance:g} with a 95% interval that excludes 0"
@@ -258,6 +260,9 @@ def compare_folders(a: Path, b: Path, *, tolerance: float = 0.0, force: bool = F
             _compare_task(name, {s: x[s] for s in shared}, {s: y[s] for s in shared}, _primary(first, second, name), seed, tolerance)
         )
     only = tuple(name for name in first.records if name not in second.records), tuple(n for n in second.records if n not in first.records)
+    seeds = _only_seeds(a, b)
+    if seeds is not None:  # one recipe against itself: seeds differ, and no method got worse
+        done = [replace(x, regressed=False) for x in done]
     return FolderComparison(
         models=_labels(first, second),
         paths=(str(a), str(b)),
@@ -266,7 +271,7 @@ def compare_folders(a: Path, b: Path, *, tolerance: float = 0.0, force: bool = F
         tasks=_corrected(done),
         only=only,
         warnings=(*(problem.text() for problem in problems), *_unchecked(first, second, done)),
-        seeds=_only_seeds(a, b),
+        seeds=seeds,
     )
 
 

@@ -140,6 +140,16 @@ def test_one_recipe_on_both_sides_is_named_as_such(tmp_path: Path):
     assert compare_folders(a[0], other[0]).under() == [ONE_RUN]
 
 
+def test_one_recipe_with_two_seeds_does_not_regress_and_two_recipes_do(tmp_path: Path):
+    better, worse = make_run(tmp_path / "s0", right(19), 0), make_run(tmp_path / "s1", right(2), 1)
+    pair = compare_folders(better, worse)
+    assert (pair.seeds, pair.regressed, pair.tasks[0].regressed) == ((0, 1), (), False)
+    assert pair.verdict() == "no verdict: one recipe with two seeds; compare several runs of each side"
+    assert pair.tasks[0].gaps[pair.tasks[0].primary].p < 0.001, "the difference is there, between seeds"
+    other = make_run(tmp_path / "other", right(2), 1, stages=[{"name": "rl", "kind": "dapo"}])
+    assert compare_folders(better, other).regressed == ("rl",)
+
+
 def test_few_questions_leave_the_second_level_without_an_interval(tmp_path: Path):
     a = [save(tmp_path / f"a{n}", {"quiz": choice([1, 0, 1, n % 2])}) for n in range(3)]
     b = [save(tmp_path / f"b{n}", {"quiz": choice([1, 1, 1, n % 2])}) for n in range(3)]

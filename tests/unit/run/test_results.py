@@ -56,7 +56,10 @@ def test_what_is_not_there_is_not_named_and_the_best_weights_are(tmp_path: Path)
         ({"data": {"root": "toy"}, "toy": {}}, "--suite toy_grounding"),
         ({"data": {"root": "toy"}, "toy": {"world": {"kind": "shell"}}}, "--suite toy_video"),
         ({"data": {"root": "toy"}, "toy": {"world": {"kind": "gui"}}}, "--suite NAME   (names: vlmrl list suites)"),
+        ({"data": {"root": "toy"}, "toy": {"world": {"kind": "shell_stays"}}}, "--suite toy_video"),
         ({}, "--suite NAME   (names: vlmrl list suites)"),
+        ({"data": {"root": "/my data"}, "eval": {"source": {"path": "val.parquet"}}}, "final --rows '/my data/val.parquet'"),
+        ({"data": {"root": "/d"}, "eval": {"source": {"path": "rows/val.json"}}}, "final --rows /d/rows/val.json --data-root /d"),
         ({"eval": {"suite": "my suite.yaml"}}, "--suite 'my suite.yaml'"),
     ],
 )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from vlmrl.config.schema import Config
 
-SUITES = {"shell": "toy_video", "grounding": "toy_grounding"}
-"""Kind of generated world -> the suite that asks it."""
+SUITES = {"shell": "toy_video", "shell_stays": "toy_video", "grounding": "toy_grounding"}
+"""Kind of generated world -> the suite that asks it. The held-out questions of both shell games are the same."""
 
 
 def closing_lines(path: Path, cfg: Config) -> list[str]:
@@ -19,15 +19,23 @@ def closing_lines(path: Path, cfg: Config) -> list[str]:
     out = [f"model:    {final}" + (f"   (the best evaluation: {best})" if best.exists() else "")]
     if report.exists():
         out.append(f"report:   {report}")
+    held_out, program = _held_out(cfg), _program()
+    evaluate = shlex.join([*program, "eval", str(final), *(held_out or ["--suite"])])
+    names = "" if held_out else f" NAME   (names: {shlex.join([*program, 'list', 'suites'])})"
+    out.append(f"evaluate: {evaluate}{names}")
+    return [*out, f"look:     {shlex.join([*program, 'view', str(path)])}"]
+
+
+def _held_out(cfg: Config) -> list[str]:
+    """What the run asked at its end, as `vlmrl eval` takes it; empty where no suite and no file of rows is known."""
     toy = cfg.toy.world.kind if cfg.data.root == "toy" and cfg.toy is not None else None
-    suite = cfg.eval.suite or SUITES.get(toy or "")
-    evaluate = shlex.join([*_program(), "eval", str(final), "--suite"])
-    out.append(
-        f"evaluate: {evaluate} {shlex.quote(suite)}"
-        if suite
-        else f"evaluate: {evaluate} NAME   (names: {shlex.join([*_program(), 'list', 'suites'])})"
-    )
-    return [*out, f"look:     {shlex.join([*_program(), 'view', str(path)])}"]
+    if suite := cfg.eval.suite or SUITES.get(toy or ""):
+        return ["--suite", suite]
+    if toy is not None or cfg.eval.source is None:
+        return []
+    root = Path(cfg.data.root).expanduser()
+    rows = root / cfg.eval.source.path
+    return ["--rows", str(rows), *([] if rows.parent == root else ["--data-root", str(root)])]
 
 
 def _program() -> list[str]:

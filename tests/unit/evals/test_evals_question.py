@@ -86,7 +86,7 @@ def test_a_model_outside_of_a_run_needs_to_be_told(run: Path, tmp_path: Path):
     assert (plain.media, plain.answer_type) == (MediaSection(), None)
     assert "--recipe names another" in plain.notes[0]
     assert asking_of(copy, run / "config.yaml").max_prompt_tokens == 777
-    with pytest.raises(ConfigError, match="--answer-type: nothing says"):
+    with pytest.raises(ConfigError, match=r"answer_type \(--answer-type\): nothing says"):
         chosen(plain, answer_type=None, answer_format=None, frame=None, max_new_tokens=None)
     given = chosen(plain, answer_type="point", answer_format="answer_only", frame="norm1", max_new_tokens=5)
     assert (given.answer_type, given.answer_format, given.frame, given.max_new_tokens) == ("point", "answer_only", "norm1", 5)

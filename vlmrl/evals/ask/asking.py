@@ -218,14 +218,15 @@ def chosen(asking: Asking, *, answer_type: str | None, answer_format: str | None
     """
     kind = answer_type or asking.answer_type
     if kind is None:
-        raise ConfigError(f"--answer-type: nothing says what is asked for; give one of {', '.join(sorted(ANSWER_TYPES))}")
+        raise ConfigError(f"answer_type (--answer-type): nothing says what is asked for; give one of {', '.join(sorted(ANSWER_TYPES))}")
     if kind not in ANSWER_TYPES:
-        raise ConfigError(f"--answer-type: unknown '{kind}'{nearest(kind, list(ANSWER_TYPES))} (known: {', '.join(sorted(ANSWER_TYPES))})")
+        like = nearest(kind, list(ANSWER_TYPES))
+        raise ConfigError(f"answer_type (--answer-type): unknown '{kind}'{like} (known: {', '.join(sorted(ANSWER_TYPES))})")
     form = answer_format or asking.answer_format
     if form not in ANSWER_FORMATS:
-        raise ConfigError(f"--answer-format: expected one of {', '.join(ANSWER_FORMATS)}, got '{form}'")
+        raise ConfigError(f"answer_format (--answer-format): expected one of {', '.join(ANSWER_FORMATS)}, got '{form}'")
     if frame is not None and frame not in FRAMES:
-        raise ConfigError(f"--frame: expected one of {', '.join(FRAMES)}, got '{frame}'")
+        raise ConfigError(f"frame (--frame): expected one of {', '.join(FRAMES)}, got '{frame}'")
     return replace(
         asking,
         answer_type=kind,

@@ -28,9 +28,9 @@ _TON = {"beta": 0.04, "rewards": [{"name": "exact"}, {"name": "format"}]}
 
 SHELL = Regime(
     name="shell",
-    text="shell game in videos of 10 s (`toy_video`); questions for the start (easy) or for the end after 2 to 8 exchanges (hard from 4 "
+    text="shell game in videos of 10 s (`toy_shell`); questions for the start (easy) or for the end after 2 to 8 exchanges (hard from 4 "
     "on)",
-    recipe="toy_video",
+    recipe="toy_shell",
     # one instruction for all: under a longer one, a step of a thought is farther from the second of the video that it is about
     settings=(f"toy.world.seed={WORLD_SEED}", "toy.world.test=100", "toy.base.answer_format=think"),
     rl={"steps": 20, "answer_format": "think", "kl_every": 0, "rewards": [{"name": "exact"}, _FORMAT]},

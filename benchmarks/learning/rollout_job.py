@@ -1,8 +1,8 @@
-"""What RL teaches with each engine for rollouts: the main job from the same fine-tuned model, over seeds, and what the meter reads.
+"""What RL teaches with each engine for rollouts: a shell game from the same fine-tuned model, over seeds, and what the meter reads.
 
     python -m benchmarks.learning.rollout_job --seeds 0 1 2 --write docs/benchmarks/rollout_job.md
 
-For each seed the recipe `configs/recipes/toy_video.yaml` (base -> SFT -> RL with `rollout.engine=hf`); then its RL again from the same
+For each seed the recipe `configs/recipes/toy_shell.yaml` (base -> SFT -> RL with `rollout.engine=hf`); then its RL again from the same
 SFT with `rollout.engine=vllm` in the trainer's process (`vllm`) and on a rollout server in another process (`servers`), with the same
 rows, seeds and steps. `model.positions` is `max` in all of them, the rule that vLLM knows. Finished runs are kept, so it can be stopped
 and goes on.
@@ -29,6 +29,7 @@ from benchmarks.learning import toy_video
 ENGINES = ("hf", "vllm", "servers")
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "COLUMNS": "200"}
 POSITIONS = "model.positions=max"
+RECIPE = "toy_shell"
 ROOM = {"cache_bytes": 2**28, "max_model_len": 1024, "block_size": 32}
 Stages = list[dict[str, Any]]
 METER = re.compile(r"sampling/(logp_gap|ratio)/(\w+)")
@@ -62,8 +63,8 @@ def run_seed(seed: int, out: Path, engines: Sequence[str], extra: Sequence[str])
     from vlmrl.config.load import load
 
     main = out / f"hf-{seed}"
-    toy_video.run(toy_video.command(seed, out, main.name, [POSITIONS, *extra]), main)
-    stages = load(toy_video.RECIPE, [POSITIONS, *extra]).config.model_dump(mode="json")["stages"]
+    toy_video.run(toy_video.command(seed, out, main.name, [POSITIONS, *extra], RECIPE), main)
+    stages = load(toy_video.RECIPES[RECIPE], [POSITIONS, *extra]).config.model_dump(mode="json")["stages"]
     for engine in engines:
         folder = out / f"{engine}-{seed}"
         if engine == "hf" or (folder / "FINISHED").exists():
@@ -72,10 +73,10 @@ def run_seed(seed: int, out: Path, engines: Sequence[str], extra: Sequence[str])
         with contextlib.ExitStack() as stack:
             where: dict[str, Any] = {}
             if engine == "servers":
-                line = toy_video.command(seed, out, folder.name, [*start, f"stages={json.dumps(rl_alone(stages, {}))}"])
+                line = toy_video.command(seed, out, folder.name, [*start, f"stages={json.dumps(rl_alone(stages, {}))}"], RECIPE)
                 where = stack.enter_context(server(line[line.index("train") + 1 :], out, folder.name))
             stage = json.dumps(rl_alone(stages, where))
-            toy_video.run(toy_video.command(seed, out, folder.name, [*start, f"stages={stage}"]), folder)
+            toy_video.run(toy_video.command(seed, out, folder.name, [*start, f"stages={stage}"], RECIPE), folder)
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def main() -> None:
 
     out = args.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    toy_video.share_world(args.seeds, out, args.set)
+    toy_video.share_world(args.seeds, out, args.set, RECIPE)
     for seed in args.seeds:
         run_seed(seed, out, args.engines, args.set)
     text = document(out, args.seeds, args.engines)

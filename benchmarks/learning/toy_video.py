@@ -1,11 +1,11 @@
-"""What RL teaches in the shell game, over seeds, beside controls of equal budget.
+"""What RL teaches in the shell games, over seeds, beside controls of equal budget.
 
     python -m benchmarks.learning.toy_video --seeds 0 1 2 3 4 --write docs/benchmarks/toy_video.md
+    python -m benchmarks.learning.toy_video --recipe toy_shell --controls without length answers --write docs/benchmarks/toy_shell.md
 
-For each seed (weights, order of rows, sampling): the recipe `configs/recipes/toy_video.yaml` (base -> SFT -> RL); then, with the steps and
-rollouts of its RL: RL without the reward for a right answer without a thought, RL with a cost on length that every answer pays, the same
-under ranks (G2RPO), and, from the base on, SFT and RL on answers alone. The world has another seed than the recipe's, so no choice was made
-on its videos. Finished runs are kept, so it can be stopped and goes on.
+For each seed (weights, order of rows, sampling): the recipe (base -> SFT -> RL); then, with the steps and rollouts of its RL, controls of
+one change each (`CONTROLS`). The world has another seed than the recipe's, so no choice was made on its videos. Finished runs are kept, so
+it can be stopped and goes on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.common import ROOT
 
 SLOTS = threading.Semaphore(2)
 """Runs at a time."""
-RECIPE = ROOT / "configs/recipes/toy_video.yaml"
+RECIPES = {name: ROOT / f"configs/recipes/{name}.yaml" for name in ("toy_video", "toy_shell")}
 WORLD_SEED = 1
 Stages = list[dict[str, Any]]
 
@@ -53,6 +53,16 @@ def with_ranks(stages: Stages) -> Stages:
     return [rl | {"advantage": {"name": "g2rpo"}}]
 
 
+def with_own_deviation(stages: Stages) -> Stages:
+    """GRPO's advantage: each group divided by its own deviation, so that the small bonus is all there is where every answer is right."""
+    return [copy.deepcopy(stages[1]) | {"advantage": {"name": "grpo"}}]
+
+
+def supervised(stages: Stages) -> Stages:
+    """Fine-tuning that goes on, for about as many seconds as the RL takes: three steps for one."""
+    return [copy.deepcopy(stages[0]) | {"name": "rl", "steps": 3 * stages[1]["steps"]}]
+
+
 def answers_only(stages: Stages) -> Stages:
     """Both stages without thoughts: fine-tuning on the careless answers, then RL for right ones."""
     sft = copy.deepcopy(stages[0]) | {"answer_format": "answer_only", "thought_dropout": 0.0}
@@ -63,23 +73,26 @@ CONTROLS: dict[str, tuple[str, Callable[[Stages], Stages]]] = {
     "without": ("without the reward", without_reward),
     "length": ("cost on every length", with_length),
     "ranks": ("the same, G2RPO", with_ranks),
+    "deviation": ("GRPO: each group by its own deviation", with_own_deviation),
     "answers": ("answers only", answers_only),
+    "supervised": ("fine-tuning goes on", supervised),
 }
 FROM_BASE = ("answers",)
 """Controls that start where SFT starts; the others start from the recipe's own SFT."""
 
 
-def command(seed: int, out: Path, name: str, extra: Sequence[str]) -> list[str]:
+def command(seed: int, out: Path, name: str, extra: Sequence[str], recipe: str) -> list[str]:
     seeds = [f"run.seed={seed}", f"toy.base_seed={seed}", f"toy.world.seed={WORLD_SEED}", f"toy.cache={out / f'cache-{seed}'}"]
-    return [sys.executable, "-m", "vlmrl", "train", str(RECIPE), *seeds, f"run.name={name}", f"run.root={out}", "run.trackers=[]", *extra]
+    run = [f"run.name={name}", f"run.root={out}", "run.trackers=[]"]
+    return [sys.executable, "-m", "vlmrl", "train", str(RECIPES[recipe]), *seeds, *run, *extra]
 
 
-def share_world(seeds: Sequence[int], out: Path, extra: Sequence[str]) -> None:
+def share_world(seeds: Sequence[int], out: Path, extra: Sequence[str], recipe: str) -> None:
     """One world for all seeds, each of which has a cache of its own: a cache is locked while a base model is trained in it."""
     from vlmrl.config.load import load
     from vlmrl.extras.toy.kinds import make_world, world_hash
 
-    toy = load(RECIPE, [f"toy.world.seed={WORLD_SEED}", *extra]).config.toy
+    toy = load(RECIPES[recipe], [f"toy.world.seed={WORLD_SEED}", *extra]).config.toy
     assert toy is not None
     name = f"world-{world_hash(toy.world)}"
     make_world(out / name, toy.world)
@@ -90,18 +103,18 @@ def share_world(seeds: Sequence[int], out: Path, extra: Sequence[str]) -> None:
             (cache / name).symlink_to(out / name)
 
 
-def run_seed(seed: int, out: Path, controls: Sequence[str], pool: ThreadPoolExecutor, extra: list[str]) -> None:
+def run_seed(seed: int, out: Path, controls: Sequence[str], pool: ThreadPoolExecutor, extra: list[str], recipe: str) -> None:
     """The recipe with a seed, then its controls (which may run side by side)."""
     from vlmrl.config.load import load
 
     main = out / f"main-{seed}"
-    run(command(seed, out, main.name, extra), main)
-    stages = load(RECIPE, extra).config.model_dump(mode="json")["stages"]
+    run(command(seed, out, main.name, extra, recipe), main)
+    stages = load(RECIPES[recipe], extra).config.model_dump(mode="json")["stages"]
     waiting = []
     for name in controls:
         start = [] if name in FROM_BASE else [f"model.path={main / 'stages' / 'sft'}"]
         settings = [*extra, *start, "eval.at_start=false", f"stages={json.dumps(CONTROLS[name][1](stages))}"]
-        waiting.append(pool.submit(run, command(seed, out, f"{name}-{seed}", settings), out / f"{name}-{seed}"))
+        waiting.append(pool.submit(run, command(seed, out, f"{name}-{seed}", settings, recipe), out / f"{name}-{seed}"))
     for one in waiting:
         one.result()
 
@@ -155,7 +168,7 @@ def base_line(log: Path) -> str:
     return f"{words[0]} after {words[2]}" if words else "-"
 
 
-def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str], arguments: str) -> str:
+def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str], arguments: str, recipe: str) -> str:
     """The tables as Markdown. `of`: seed -> name of an evaluation -> its records."""
     import torch
     import transformers
@@ -169,16 +182,8 @@ def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str]
         [
             "seed",
             "base: score, steps",
-            "hard: SFT",
-            "RL",
-            "RL - SFT",
-            "thinks: SFT",
-            "RL",
-            "easy: SFT",
-            "RL",
-            "RL - SFT",
-            "thinks: SFT",
-            "RL",
+            *("hard: base", "SFT", "RL", "RL - SFT", "RL - base", "thinks: SFT", "RL"),
+            *("easy: base", "SFT", "RL", "thinks: SFT", "RL"),
         ]
     ]
     controls: list[list[str]] = [["seed", "control", "hard", "control - RL", "thinks on hard", "easy", "thinks on easy"]]
@@ -187,13 +192,14 @@ def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str]
     for seed in of:
         row = [str(seed), bases[seed]]
         for which in ("hard", "easy"):
-            before, after = part(seed, "sft", which), part(seed, "rl", which)
-            change = gap(before, after)
-            row += [f"{mean(before, right):.3f}", f"{mean(after, right):.3f}", shown(change)]
-            row += [f"{mean(before, thinks):.2f}", f"{mean(after, thinks):.2f}"]
-            rates[which].append(mean(after, thinks))
+            base, before, after = (part(seed, stage, which) for stage in ("base", "sft", "rl"))
+            row += [f"{mean(records, right):.3f}" for records in (base, before, after)]
             if which == "hard":
-                lows.append(change[1])
+                changes = gap(before, after), gap(base, after)
+                row += [shown(change) for change in changes]
+                lows += [change[1] for change in changes]
+            row += [f"{mean(records, thinks):.2f}" for records in (before, after)]
+            rates[which].append(mean(after, thinks))
         main.append(row)
         for name, (label, _) in CONTROLS.items():
             if name in of[seed]:
@@ -212,7 +218,7 @@ def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str]
         "",
         markdown(main),
         f"Think rate after RL, mean over seeds: {sum(rates['hard']) / len(of):.3f} on hard, {sum(rates['easy']) / len(of):.3f} on easy. "
-        f"Lowest end of an interval of RL - SFT on hard: {min(lows):+.3f}.",
+        f"Lowest end of an interval of RL - SFT and RL - base on hard: {min(lows):+.3f}.",
         "",
         "## Controls with the same steps and rollouts",
         "",
@@ -222,7 +228,7 @@ def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str]
         f"* command: `{arguments}`",
         f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, no GPU; one thread a run",
         f"* versions: Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}",
-        f"* recipe: `configs/recipes/toy_video.yaml` with `toy.world.seed={WORLD_SEED}`; `run.seed` and `toy.base_seed` as in the tables",
+        f"* recipe: `configs/recipes/{recipe}.yaml` with `toy.world.seed={WORLD_SEED}`; `run.seed` and `toy.base_seed` as in the tables",
         "",
     ]
     return "\n".join(lines)
@@ -231,6 +237,7 @@ def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
+    parser.add_argument("--recipe", choices=list(RECIPES), default="toy_video")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--controls", nargs="*", choices=list(CONTROLS), default=list(CONTROLS))
     parser.add_argument("--set", nargs="*", default=["run.threads=1"], help="overrides for every run (default: one thread each)")
@@ -241,16 +248,18 @@ def main() -> None:
 
     out = args.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    share_world(args.seeds, out, args.set)
+    share_world(args.seeds, out, args.set, args.recipe)
     with ThreadPoolExecutor() as controls, ThreadPoolExecutor() as mains:
-        for one in [mains.submit(run_seed, seed, out, args.controls, controls, args.set) for seed in args.seeds]:
+        for one in [mains.submit(run_seed, seed, out, args.controls, controls, args.set, args.recipe) for seed in args.seeds]:
             one.result()
     of: dict[int, dict[str, list[Any]]] = {}
     for seed in args.seeds:
         of[seed] = {name: list(read_records(out / f"main-{seed}/eval/{name}.jsonl")) for name in ("base", "sft", "rl")}
         of[seed] |= {name: list(read_records(out / f"{name}-{seed}/eval/rl.jsonl")) for name in args.controls}
     bases = {seed: base_line(out / f"main-{seed}.log") for seed in args.seeds}
-    text = document(of, bases, f"python -m benchmarks.learning.toy_video --seeds {' '.join(map(str, args.seeds))}")
+    said = f"python -m benchmarks.learning.toy_video --recipe {args.recipe} --seeds {' '.join(map(str, args.seeds))}"
+    said += f" --controls {' '.join(args.controls)}" if args.controls != list(CONTROLS) else ""
+    text = document(of, bases, said, args.recipe)
     if args.write is not None:
         fs.mkdir(args.write.parent)
         fs.write_text(args.write, text)

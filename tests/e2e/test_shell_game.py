@@ -93,15 +93,18 @@ def test_the_benchmark_from_the_command_to_the_page(tmp_path: Path, monkeypatch:
 
 
 def test_controls_change_one_thing_each() -> None:
-    stages = load(toy_video.RECIPE, []).config.model_dump(mode="json")["stages"]
-    rewards = {name: [r["name"] for r in change(stages)[-1]["rewards"]] for name, (_, change) in toy_video.CONTROLS.items()}
+    stages = load(toy_video.RECIPES["toy_video"], []).config.model_dump(mode="json")["stages"]
+    changed = {name: change(stages) for name, (_, change) in toy_video.CONTROLS.items()}
+    rewards = {name: [r["name"] for r in of[-1]["rewards"]] for name, of in changed.items() if name != "supervised"}
     assert rewards == {
         "without": ["exact", "format"],
         "length": ["exact", "length", "format"],
         "ranks": ["exact", "length", "format"],
+        "deviation": ["exact", "right_without_thought", "format"],
         "answers": ["exact", "format"],
     }
-    for name, (_, change) in toy_video.CONTROLS.items():
-        (rl,) = change(stages)[-1:]
-        different = {key for key, value in rl.items() if value != stages[1][key]}
-        assert different == {"rewards"} | ({"advantage"} if name == "ranks" else {"answer_format"} if name == "answers" else set())
+    assert changed["supervised"][0] == stages[0] | {"name": "rl", "steps": 3 * stages[1]["steps"]}
+    others = {"ranks": {"rewards", "advantage"}, "deviation": {"advantage"}, "answers": {"rewards", "answer_format"}}
+    for name in rewards:
+        (rl,) = changed[name][-1:]
+        assert {key for key, value in rl.items() if value != stages[1][key]} == others.get(name, {"rewards"})

@@ -1,6 +1,6 @@
 """What a study's file says: arms, seeds, the measure that decides, the smallest effect of interest, premises and looks.
 
-recipe: toy_video
+recipe: toy_shell
 arms: {grpo: [], median: {stages.rl.advantage: {name: mc_grpo}}}
 seeds: 5
 measure: {metric: exact, at: auc}

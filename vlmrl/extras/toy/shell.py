@@ -70,7 +70,7 @@ class Rules:
 
 GAMES: Mapping[str, Rules] = {
     "shell": Rules(moved={"pretrain": 5 / 6}, missed=0.25),
-    "shell_stays": Rules(moved={"pretrain": 1.0, "validation": 1.0}, imagined=0.7),
+    "shell_stays": Rules(moved={"pretrain": 1.0, "validation": 1.0}, imagined=0.6),
 }
 """Kind of world -> its rules."""
 

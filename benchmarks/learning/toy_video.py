@@ -4,8 +4,8 @@
     python -m benchmarks.learning.toy_video --recipe toy_shell --controls without length answers --write docs/benchmarks/toy_shell.md
 
 For each seed (weights, order of rows, sampling): the recipe (base -> SFT -> RL); then, with the steps and rollouts of its RL, controls of
-one change each (`CONTROLS`). The world has another seed than the recipe's, so no choice was made on its videos. Finished runs are kept, so
-it can be stopped and goes on.
+one change each (`CONTROLS`). The world has another seed than those that the recipe was chosen on. Finished runs are kept, so it can be
+stopped and goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from benchmarks.common import ROOT
 SLOTS = threading.Semaphore(2)
 """Runs at a time."""
 RECIPES = {name: ROOT / f"configs/recipes/{name}.yaml" for name in ("toy_video", "toy_shell")}
-WORLD_SEED = 1
+WORLD_SEEDS = {"toy_video": 2, "toy_shell": 1}
+"""Of the worlds of the runs: none on whose videos the recipe was chosen, which are 0 (both) and 1 (`toy_video`)."""
 Stages = list[dict[str, Any]]
 
 
@@ -82,7 +83,7 @@ FROM_BASE = ("answers",)
 
 
 def command(seed: int, out: Path, name: str, extra: Sequence[str], recipe: str) -> list[str]:
-    seeds = [f"run.seed={seed}", f"toy.base_seed={seed}", f"toy.world.seed={WORLD_SEED}", f"toy.cache={out / f'cache-{seed}'}"]
+    seeds = [f"run.seed={seed}", f"toy.base_seed={seed}", f"toy.world.seed={WORLD_SEEDS[recipe]}", f"toy.cache={out / f'cache-{seed}'}"]
     run = [f"run.name={name}", f"run.root={out}", "run.trackers=[]"]
     return [sys.executable, "-m", "vlmrl", "train", str(RECIPES[recipe]), *seeds, *run, *extra]
 
@@ -92,7 +93,7 @@ def share_world(seeds: Sequence[int], out: Path, extra: Sequence[str], recipe: s
     from vlmrl.config.load import load
     from vlmrl.extras.toy.kinds import make_world, world_hash
 
-    toy = load(RECIPES[recipe], [f"toy.world.seed={WORLD_SEED}", *extra]).config.toy
+    toy = load(RECIPES[recipe], [f"toy.world.seed={WORLD_SEEDS[recipe]}", *extra]).config.toy
     assert toy is not None
     name = f"world-{world_hash(toy.world)}"
     make_world(out / name, toy.world)
@@ -228,7 +229,8 @@ def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str]
         f"* command: `{arguments}`",
         f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, no GPU; one thread a run",
         f"* versions: Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}",
-        f"* recipe: `configs/recipes/{recipe}.yaml` with `toy.world.seed={WORLD_SEED}`; `run.seed` and `toy.base_seed` as in the tables",
+        f"* recipe: `configs/recipes/{recipe}.yaml` with `toy.world.seed={WORLD_SEEDS[recipe]}`; `run.seed` and `toy.base_seed` as in "
+        "the tables",
         "",
     ]
     return "\n".join(lines)

@@ -19,7 +19,7 @@ the two says something. There are two games, of the same pictures and questions 
 
 * `shell`: a base model learns all of the game, and the annotator misses a quarter of the ball's moves.
 * `shell_stays`: a base model sees no exchange that leaves the ball where it is, so it cannot follow most of the hard questions, and the
-  annotator notices three of ten such exchanges. Nobody but the reward of RL knows better.
+  annotator notices four of ten such exchanges. Nobody but the reward of RL knows better.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def test_the_annotator_of_shell_stays_sees_moves_where_the_ball_stays() -> None:
             else:
                 assert there in (here, NAMES[(NAMES.index(here) + 1) % 3])
             seen[here in pair, there != here] += 1
-    assert seen[False, True] / (seen[False, True] + seen[False, False]) == pytest.approx(0.7, abs=0.05)
+    assert seen[False, True] / (seen[False, True] + seen[False, False]) == pytest.approx(0.6, abs=0.05)
 
 
 @given(st.integers(0, 2), PAIRS)

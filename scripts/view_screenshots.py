@@ -30,13 +30,13 @@ def views_of(view: View, run: str) -> dict[str, str]:
     kept, columns = table["kept"], [one["name"] for one in table["columns"]]
     group = max(range(len(kept["q"])), key=lambda n: kept["spread"][n] or 0.0)
     question = table["questions"]["id"][max(kept["q"], key=kept["q"].count)]
-    worse = f"reward.{columns[-1]} < reward.{columns[0]}"
+    better = f"reward.{columns[-1]} > reward.{columns[0]}"
     return {
         "folder": "/",
         "run": f"/run/{run}",
         "curves": f"/curves/{run}",
         "arms": "/curves/arms",
-        "questions": f"/questions/{run}?filter={worse}".replace(" ", "+"),
+        "questions": f"/questions/{run}?filter={better}".replace(" ", "+"),
         "question": f"/question/{question}?of={run}",
         "map": f"/groups/{run}",
         "rewards": f"/groups/{run}?view=rewards",

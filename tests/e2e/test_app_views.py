@@ -119,9 +119,9 @@ def test_a_table_has_only_the_rows_in_sight(browser: Browser, folder: Path) -> N
 
 
 def became(kept: dict[str, Any]) -> dict[str, list[int]]:
-    """Questions that no kept step solved, and those that one solved before and the last one did not; the best reward is 1."""
+    """Questions that no kept step solved, and those that one solved before and the last one did not; the best answer is worth 1."""
     history: dict[int, list[bool]] = {}
-    for _, q, best in sorted(zip(kept["global"], kept["q"], kept["best"], strict=True)):
+    for _, q, best in sorted(zip(kept["global"], kept["q"], kept["right"], strict=True)):
         history.setdefault(q, []).append(best == 1.0)
     never = [q for q, right in history.items() if not any(right)]
     return {"never": never, "lost": [q for q, right in history.items() if any(right) and not right[-1]]}

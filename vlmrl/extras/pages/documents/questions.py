@@ -35,7 +35,7 @@ MOST_SURPLUS = 6
 """Steps of a thought beyond the true ones that are shown; those beyond are counted."""
 ASKED = ("id", "sample", "task", "text", "gold", "difficulty", "category", "held", "src")
 NUMBERS = ("step", "global_step", "reward", "best", "spread", "surprise", "expected", "tokens", "cut", "used", "answers")
-OF_INDEX = (*NUMBERS, "rewards", "said")
+OF_INDEX = (*NUMBERS, "right", "rewards", "said")
 """What the table has of a line of the index."""
 
 
@@ -103,7 +103,7 @@ def questions_doc(sources: Sequence[Source], pictures: Pictures) -> Doc:
         for content, groups in kept_of(source).items():
             q = place(content, partial(_of_entry, source, groups[0][1], pictures))
             kept += [
-                (q, number, e["provenance"] != ["policy"], f"{source.name}/{address}", *(e[key] for key in OF_INDEX))
+                (q, number, e["provenance"] != ["policy"], f"{source.name}/{address}", *(e.get(key) for key in OF_INDEX))
                 for address, e in groups
             ]
     return {

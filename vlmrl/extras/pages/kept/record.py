@@ -200,6 +200,7 @@ def summary(record: Mapping[str, Any], at: int, length: int) -> dict[str, Any]:
         "said": _said(record),
         "reward": statistics.fmean(rewards) if rewards else None,
         "best": max(rewards, default=None),
+        "right": max((value for answer in answers if (value := _first(record, answer)) is not None), default=None),
         "spread": statistics.pstdev(rewards) if rewards else None,
         "tokens": statistics.fmean(len(answer["tokens"]) for answer in answers) if answers else 0.0,
         "logp": round(statistics.fmean(logps), DIGITS) if logps else None,
@@ -208,6 +209,13 @@ def summary(record: Mapping[str, Any], at: int, length: int) -> dict[str, Any]:
         "provenance": sorted({answer["provenance"] for answer in answers}),
         "media": media_of(record),
     }
+
+
+def _first(record: Mapping[str, Any], answer: Mapping[str, Any]) -> float | None:
+    """The first reward that counts, which recipes write first because it is about the answer: a bonus or a price beside it does not make a
+    right answer a wrong one."""
+    of = zip(record["weights"], answer["rewards"], strict=True)
+    return next((value for weight, value in of if weight is not None and weight > 0), None)
 
 
 def _said(record: Mapping[str, Any]) -> list[list[Any]]:

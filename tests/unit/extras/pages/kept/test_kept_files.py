@@ -16,7 +16,7 @@ from tests.support.kept import group, key_of, pixels, record
 from vlmrl.errors import StorageError
 from vlmrl.extras.pages.kept import media
 from vlmrl.extras.pages.kept.read import KeptGroups, index_path, shard_path
-from vlmrl.extras.pages.kept.record import completions, line_of, pick, surprise
+from vlmrl.extras.pages.kept.record import completions, line_of, pick, summary, surprise
 from vlmrl.extras.pages.kept.write import KeptWriter, closest
 
 BUDGET = 1 << 30
@@ -45,6 +45,18 @@ def filled(root: Path, steps: int, each: int = 2) -> None:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     filled(tmp_path, 3)
     assert read(tmp_path) == [(step, f"rl/{step}/{place}") for step in (1, 2, 3) for place in (0, 1)]
+
+
+def test_a_right_answer_is_right_without_the_bonus_that_it_did_not_get() -> None:
+    """Of an exact answer, a bonus for one without a thought, and a price; the first reward that counts says what is right."""
+    told = record(1) | {"columns": ["tokens", "exact", "bonus"], "weights": [0.0, 1.0, 0.5]}
+    for answer, rewards in zip(told["answers"], ([17.0, 1.0, 0.0], [9.0, 0.0, 0.0], [9.0, None, None]), strict=False):
+        answer |= {"rewards": rewards, "reward": None if rewards[1] is None else rewards[1] + 0.5 * rewards[2]}
+    told["answers"] = told["answers"][:3]
+    assert (summary(told, 0, 1)["right"], summary(told, 0, 1)["best"]) == (1.0, 1.0)
+    told["answers"][0] |= {"rewards": [17.0, 1.0, 1.0], "reward": 1.5}
+    assert (summary(told, 0, 1)["right"], summary(told, 0, 1)["best"]) == (1.0, 1.5)
+    assert summary(told | {"answers": told["answers"][2:]}, 0, 1)["right"] is None
 
 
 def test_a_resumed_run_writes_no_group_twice(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ async function questionTable(id) {
   for (const list of groups) list.sort((a, b) => kept.global[a] - kept.global[b]);
   const steps = [...new Set(kept.global)].sort((a, b) => a - b);
   const of = (q, column) => groups[q].map((n) => column[n]).filter((one) => one !== null);
-  const solved = kept.best.reduce((most, one) => Math.max(most, one ?? most), -Infinity);
-  const states = groups.map((_, q) => became(of(q, kept.best), solved));
+  // runs that kept groups before `right` was written have the sum of all rewards alone
+  const right = kept.best.map((best, n) => kept.right[n] ?? best);
+  const solved = right.reduce((most, one) => Math.max(most, one ?? most), -Infinity);
+  const states = groups.map((_, q) => became(of(q, right), solved));
   const ofKept = { first: (q) => of(q, kept.reward)[0], last: (q) => of(q, kept.reward).at(-1),
     best: (q) => (of(q, kept.best).length ? Math.max(...of(q, kept.best)) : null), times: (q) => groups[q].length };
   const ofHeld = { reward: held.score, score: held.score, thinks: held.thinks, tokens: held.tokens, answer: held.said };
@@ -38,8 +40,8 @@ async function questionTable(id) {
   return made;
 }
 
-// What became of a question that was kept at several steps, by the best reward of each: `lost` was solved and is not in the last one,
-// `learnt` is solved there and was not in the first.
+// What became of a question that was kept at several steps, by the first reward of the best answer of each: `lost` was solved and is not in
+// the last one, `learnt` is solved there and was not in the first.
 function became(best, solved) {
   const right = best.map((one) => one >= solved - 1e-9);
   if (!right.includes(true)) return right.length ? "never" : null;

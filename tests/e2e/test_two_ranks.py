@@ -63,7 +63,7 @@ def assert_same(configs: list[dict[str, Any]], *, steps: int, **how: Any) -> Non
 def assert_same_updates(configs: list[dict[str, Any]], *, steps: int, rel: float = 1e-4, start: Path | None = None) -> None:
     """The losses and the final weights of two runs, up to summation order.
 
-    `rel`: of what is logged. `start`: the model before, where rounding is large; norms of gradients are then held against the largest, since
+    `rel`: of what is logged. `start`: the model before, where rounding is large; gradient norms are then held against the largest, since
     what remains of a group whose answers cancel keeps the rounding of its terms, and the weights against the way that they have gone.
     """
     one, two = (read_metrics(runs.run_dir(c) / "metrics.jsonl") for c in configs)

@@ -231,7 +231,7 @@ class CheckpointSection(Section):
 class ToyWorldSection(Section):
     kind: Literal["grounding", "shell", "shell_stays", "multitask", "spatial", "think", "gui", "click", "zoom"] = Field(
         default="grounding",
-        description="What the world holds: temporal grounding in videos, a shell game in videos (of two), or one family of tasks on pictures",
+        description="What the world holds: temporal grounding or one of two shell games in videos, or a family of tasks on pictures",
     )
     pretrain: PositiveInt = Field(default=1600, description="Videos for pretraining, loosely labelled")
     sft: PositiveInt = Field(default=300, description="Videos for supervised fine-tuning, loosely labelled, with thoughts")

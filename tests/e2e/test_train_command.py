@@ -95,4 +95,4 @@ def test_the_end_of_a_run_says_where_its_things_are(tiny_files: tuple[Path, Path
     assert model_folder(Path(said["model"].strip())) == tmp_path / "small" / "final"
     assert Path(said["report"].strip()).read_text(encoding="utf-8").startswith("<!doctype html>")
     assert said["look"].endswith(f" view {tmp_path}/small")
-    assert f" eval {tmp_path}/small/final --suite " in said["evaluate"]
+    assert said["evaluate"].endswith(f" eval {tmp_path}/small/final --rows {tiny_files[1]}/test.jsonl")

@@ -10,7 +10,7 @@ of tokens, because other costs can lose the thoughts or their meaning:
 * Where right answers pay by length (`cosine_length`), a thought of one word that means nothing costs as much as none.
 
 Choose an advantage that keeps its size (`batch_std`, `dr_grpo`). `grpo` divides each group by its own deviation: on easy questions, where
-every answer is right, this reward is all that differs and counts in full, and the habit to leave thoughts out spreads to hard ones.
+every answer is right, this reward is all that differs and counts in full. Leaving thoughts out can then spread to hard questions.
 
 What happens in the generated world is in `docs/benchmarks/toy_video.md`.
 """

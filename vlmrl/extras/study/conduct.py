@@ -220,7 +220,7 @@ class Conductor:
         out: dict[str, dict[int, Measured]] = {}
         for run in runs:
             if run.mark not in self._kept:
-                self._kept[run.mark] = measured(run.folder, self.own)
+                self._kept[run.mark] = measured(run.folder, self.own, self.named())
             out.setdefault(run.arm, {})[run.seed] = self._kept[run.mark]
         return out
 

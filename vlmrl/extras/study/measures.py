@@ -2,7 +2,8 @@
 
 `start M`, `end M` and `auc M` are the metric M of the held-out evaluation before the last stage, after it, and the mean height of the curve
 between them; `M in TASK`, `M of CATEGORY` and `M in TASK of CATEGORY` are parts of it. `mean K`, `first K` and `last K` are a key of the
-last stage's lines in metrics.jsonl: over all steps, the first three, and the last third.
+last stage's lines in metrics.jsonl: over all steps, the first three, and the last third. `A minus B` is the difference of two of these in
+one run, as of what easy and hard questions have.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ POINTS = 200
 """Most points of a curve."""
 _EVALUATED = ("start", "end", "auc")
 _TRAINED = ("mean", "first", "last")
+_MINUS = " minus "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +50,8 @@ class Measured:
     """Metric -> step over all stages -> value."""
 
 
-def measured(path: Path, own: Sequence[Own] = ()) -> Measured:
-    """Read a finished run.
+def measured(path: Path, own: Sequence[Own] = (), named: Sequence[str] = ()) -> Measured:
+    """Read a finished run, with those of the named measures that are differences of others.
 
     Raises:
         ConfigError: it has no evaluation, or an own measure is not a finite number.
@@ -63,6 +65,9 @@ def measured(path: Path, own: Sequence[Own] = ()) -> Measured:
     values |= training_values(run)
     for function in own:
         values |= {name: float(value) for name, value in function(path).items()}
+    for name, (first, second) in ((name, name.split(_MINUS, 1)) for name in named if _MINUS in name):
+        if first in values and second in values:
+            values[name] = values[first] - values[second]
     if wrong := next((name for name, value in values.items() if not math.isfinite(value)), None):
         raise ConfigError(f"{path}: measure '{wrong}' is {values[wrong]}")
     return Measured(values=values, questions=len(by_sample(list(run.records.values())[-1])), curves=curves_of(run, points))
@@ -217,7 +222,7 @@ def own_measures(places: Sequence[str]) -> list[Own]:
 def unknown_measures(names: Sequence[str]) -> list[str]:
     """List the problems of measures that no run could have, where there are no own ones."""
     out: list[str] = []
-    for name in names:
+    for name in (part for asked in names for part in asked.split(_MINUS, 1)):
         when, _, metric = name.partition(" ")
         if when not in (*_EVALUATED, *_TRAINED) or not metric:
             out.append(f"measure '{name}': expected one of {', '.join((*_EVALUATED, *_TRAINED))} and what is measured, as 'end exact'")

@@ -77,6 +77,9 @@ class Plan:
             before.append(start)
             places = [f"model.path={start.folder.absolute() / 'final'}"]
             given += self._stages(of.set, leave=self.study.starts[of.start].stages)
+        taken = {key: self._start(name, seed) for key, name in of.takes.items()}
+        before += [start for start in taken.values() if start not in before]
+        places += [f"{key}={start.folder.absolute() / 'final'}" for key, start in taken.items()]
         folder = self.out / ("pilot" if pilot else "runs") / f"{arm}-s{seed}"
         return self._trained("arm", arm, seed, folder, given, places, before)
 
@@ -148,7 +151,8 @@ class Plan:
         out: dict[str, dict[str, Any]] = {}
         for name, arm in self.study.arms.items():
             try:
-                config = load(self.study.recipe, [*self.settings(self.study.seeds[0]), *arm.set], also=also).config
+                given = [*self.settings(self.study.seeds[0]), *arm.set, *(f"{key}={start}" for key, start in arm.takes.items())]
+                config = load(self.study.recipe, given, also=also).config
             except ConfigError as error:
                 problems += [f"arms.{name}: {text}" for text in error.problems]
                 continue
@@ -161,6 +165,9 @@ class Plan:
     def asked(self, recipes: Mapping[str, Any]) -> dict[str, Any]:
         """All that may not change after the first run."""
         study = self.study.model_dump(mode="json", exclude={"machine"})
+        for arm in study["arms"].values():
+            if not arm["takes"]:  # a plan that was fixed before there was such a key is still the same
+                del arm["takes"]
         return {"study": study, "recipes": {arm: dict(values) for arm, values in recipes.items()}}
 
 

@@ -66,6 +66,7 @@ class Arm(Part):
 
     set: Overrides = Field(default=(), description="Overrides of the recipe")
     start: str | None = Field(default=None, description="Run of `starts` whose model it begins from")
+    takes: dict[str, str] = Field(default_factory=dict, description="Key -> run of `starts` whose model is its value, as a teacher's")
     seeds: int | None = Field(default=None, gt=0, description="Only the first so many seeds, for an arm that serves a premise")
 
 
@@ -253,8 +254,9 @@ def _unknown_arms(study: Study) -> Iterator[str]:
         if part.arm and part.arm == part.control:
             yield f"{where}: '{part.arm}' is compared with itself"
     for name, arm in study.arms.items():
-        if arm.start is not None and arm.start not in study.starts:
-            yield f"arms.{name}.start: no '{arm.start}' in starts{nearest(arm.start, list(study.starts))}"
+        for key, start in (("start", arm.start), *((f"takes.{key}", start) for key, start in arm.takes.items())):
+            if start is not None and start not in study.starts:
+                yield f"arms.{name}.{key}: no '{start}' in starts{nearest(start, list(study.starts))}"
     names = [one.name for one in study.questions()]
     if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
         yield f"comparisons: '{twice}' is there twice; give each a name of its own"

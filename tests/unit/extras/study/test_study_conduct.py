@@ -168,6 +168,27 @@ def test_pilots_say_the_power_and_are_in_no_verdict(place: Place) -> None:
     assert "pilot" not in json.dumps(stored["arms"])
 
 
+def test_an_arm_takes_the_model_of_a_start(place: Place) -> None:
+    """The start runs first, once per seed, and its folder is the value of the key; the arm trains all of its stages."""
+    arms = {"slow": [], "fast": {"set": {"stages.rl.optim.lr": 1e-5}, "takes": {"stages.rl.judges": "large"}}}
+    with pytest.raises(ConfigError, match=r"arms.fast: command line: stages.rl.judges: unknown key"):
+        place.conductor(starts={"large": []}, arms=arms).check()
+    arms["fast"]["takes"] = {"run.trackers.0": "large"}
+    with pytest.raises(ValueError, match=r"arms.fast.takes.run.trackers.0: no 'large' in starts; did you mean 'larger'"):
+        place.conductor(starts={"larger": []}, arms=arms)
+    arms["fast"]["takes"] = {"model.path": "large"}
+    conductor = place.conductor(starts={"large": {"stages.rl.steps": 9}}, arms=arms)
+    conductor.fix()
+    conductor.work(quiet)
+    assert place.started()[:3] == ["runs/slow-s0", "starts/large-s0", "runs/fast-s0"]
+    assert len(place.started()) == 9
+    run = next(run for run in conductor.looks[-1].runs if run.name == "fast-s1")
+    assert f"model.path={(conductor.out / 'starts' / 'large-s1' / 'final').absolute()}" in run.words
+    assert not any(word.startswith("stages=") for word in run.words)
+    # a plan that was fixed before this key was known has none
+    assert "takes" not in json.loads((conductor.out / "plan.json").read_text())["study"]["arms"]["slow"]
+
+
 def test_looks_end_when_it_is_decided(place: Place) -> None:
     looks = {"at": [3, 6], "spending": "pocock"}
     conductor = place.conductor(seeds=6, looks=looks)

@@ -10,7 +10,7 @@ import yaml
 
 from tests.unit.evals.test_evals_compare import choice
 from vlmrl.errors import ConfigError
-from vlmrl.extras.study.measures import Measured, bands, measured, own_measures, require, resolution_of
+from vlmrl.extras.study.measures import Measured, bands, measured, own_measures, require, resolution_of, unknown_measures
 
 
 def make_run(path: Path, evaluations: dict[str, list[float]], *, stages=(("sft", 3), ("rl", 10))) -> Path:
@@ -43,6 +43,8 @@ def test_a_run_by_hand(tmp_path: Path) -> None:
     assert values["end tokens of hard"] == 7
     assert (values["mean reward"], values["first reward"], values["last reward"]) == (4, 1, 7)
     assert values["own"] == 1
+    gap = "end exact of easy minus end exact of hard"
+    assert measured(run, named=[gap, "end exact minus end nothing"]).values.items() - values.items() == {(gap, 0.5)}
     assert "mean loss" not in values
     assert found.questions == 4
     assert found.curves["eval/exact"] == {3: 0, 8: 0.5, 12: 0.75}
@@ -82,6 +84,12 @@ def test_what_no_run_has_is_told_with_what_is_nearest() -> None:
     require(["end exact"], runs)
     with pytest.raises(ConfigError, match="no run has the measure 'end exat'; did you mean 'end exact'"):
         require(["end exat"], runs)
+
+
+def test_both_sides_of_a_difference_are_held_against_what_there_is() -> None:
+    assert unknown_measures(["end exact of easy minus end exact of hard"]) == []
+    problem = "measure 'end exat': no metric 'exat'; did you mean 'exact'? (vlmrl eval shows them)"
+    assert unknown_measures(["end exact minus end exat"]) == [problem]
 
 
 def test_own_measures_are_found_by_their_place() -> None:

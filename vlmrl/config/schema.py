@@ -220,18 +220,15 @@ class EvalSection(Section):
 class CheckpointSection(Section):
     every: PositiveInt = Field(default=50, description="Optimizer steps between checkpoints")
     keep: PositiveInt = Field(default=2, description="Checkpoints kept; the newest valid one is never deleted")
-    asynchronous: bool = Field(
-        default=False, description="Write checkpoints in the background, from copies in the machine's memory (docs/resume.md)"
-    )
+    asynchronous: bool = Field(default=False, description="Write checkpoints in the background, from copies in memory (docs/resume.md)")
     mirror: str | None = Field(
         default=None, description="URL of a folder that also keeps them (file://, s3://, ...); an empty run folder is filled from there"
     )
 
 
 class ToyWorldSection(Section):
-    kind: Literal["grounding", "shell", "shell_stays", "multitask", "spatial", "think", "gui", "click", "zoom"] = Field(
-        default="grounding",
-        description="What the world holds: temporal grounding or one of two shell games in videos, or a family of tasks on pictures",
+    kind: Literal["grounding", "shell", "shell_stays", "shell_slips", "multitask", "spatial", "think", "gui", "click", "zoom"] = Field(
+        default="grounding", description="Temporal grounding or one of three shell games in videos, or tasks on pictures"
     )
     pretrain: PositiveInt = Field(default=1600, description="Videos for pretraining, loosely labelled")
     sft: PositiveInt = Field(default=300, description="Videos for supervised fine-tuning, loosely labelled, with thoughts")
@@ -246,6 +243,7 @@ class ToySection(Section):
     world: ToyWorldSection = ToyWorldSection()
     base: SftSection | None = Field(default=None, description="How the tiny model is pretrained from nothing")
     base_seed: int = Field(default=0, ge=0, description="Seed of the tiny model's initial weights")
+    base_width: PositiveInt = Field(default=128, multiple_of=64, description="Hidden size of the tiny model; its tower follows")
     base_media: RunMediaSection | None = Field(default=None, description="How it sees media while it is pretrained; none: as `media`")
 
 

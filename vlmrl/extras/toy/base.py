@@ -13,7 +13,7 @@ from vlmrl.config.schema import OF_THE_MACHINE, Config, SftSection, ToySection, 
 from vlmrl.errors import ConfigError
 from vlmrl.extras.toy.kinds import GROUNDING, VIDEOS, make_world, tokenizer_corpus, world_hash
 from vlmrl.extras.toy.lock import locked
-from vlmrl.extras.toy.model import build_model
+from vlmrl.extras.toy.model import HIDDEN, build_model
 from vlmrl.extras.toy.tasks import SPLITS, Split
 from vlmrl.extras.toy.world import MARKER, usable
 from vlmrl.run.loop import until_line
@@ -50,7 +50,7 @@ def prepare(cfg: Config, ui: Ui) -> Places:
 
 def untrained(toy: ToySection, folder: Path) -> None:
     """Write the tiny model of a recipe with its random weights, for what needs its processor alone."""
-    build_model(folder, seed=toy.base_seed, corpus=tokenizer_corpus(toy.world.kind))
+    build_model(folder, seed=toy.base_seed, corpus=tokenizer_corpus(toy.world.kind), width=toy.base_width)
 
 
 def default_world(ui: Ui, sources: Sequence[str] = (), kind: str = GROUNDING) -> Path:
@@ -109,6 +109,7 @@ def _base_folder(cfg: Config, toy: ToySection, cache: Path) -> Path:
         "media": (toy.base_media or cfg.media).model_dump(
             mode="json", exclude={*OF_THE_MACHINE, "max_tiles"}
         ),  # its pictures are never cut
+        **({} if toy.base_width == HIDDEN else {"width": toy.base_width}),
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     return cache / f"base-{digest}"
@@ -128,7 +129,7 @@ def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path
     if not start.exists():
         fs.mkdir(folder)
         temporary = folder / fs.temporary_name("init")
-        build_model(temporary, seed=toy.base_seed, corpus=tokenizer_corpus(toy.world.kind))
+        build_model(temporary, seed=toy.base_seed, corpus=tokenizer_corpus(toy.world.kind), width=toy.base_width)
         fs.rename(temporary, start)
     # which splits lie where may differ at the next start; a run refuses to go on with another root
     root = cache / f"world-{world_hash(toy.world)}" if cfg.data.root == "toy" else data

@@ -79,10 +79,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_model(out: Path, *, seed: int, corpus: Iterable[str], family: ModelFamily = "qwen2_5_vl") -> None:
+def build_model(out: Path, *, seed: int, corpus: Iterable[str], family: ModelFamily = "qwen2_5_vl", width: int = HIDDEN) -> None:
     """Write a fresh tiny model, its tokenizer and its processor to the folder `out`.
 
-    The same seed and corpus give the same files. The global generator of torch is left as it was.
+    The same arguments give the same files. The global generator of torch is left as it was.
+
+    Args:
+        width: hidden size, a multiple of 64. Heads are added with it, and the tower is three quarters as wide.
     """
     ensure_torchvision()
     import transformers
@@ -90,7 +93,7 @@ def build_model(out: Path, *, seed: int, corpus: Iterable[str], family: ModelFam
     tokenizer = build_tokenizer(corpus)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = getattr(transformers, f"{_CLASSES[family]}ForConditionalGeneration")(build_config(tokenizer, family))
+        model = getattr(transformers, f"{_CLASSES[family]}ForConditionalGeneration")(build_config(tokenizer, family, width))
     scale_initial_weights(model)
     end, pad = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     model.generation_config = transformers.GenerationConfig(do_sample=False, eos_token_id=end, pad_token_id=pad)
@@ -143,18 +146,18 @@ def build_tokenizer(corpus: Iterable[str]) -> Any:
     return tokenizer
 
 
-def build_config(tokenizer: Any, family: ModelFamily = "qwen2_5_vl") -> Any:
+def build_config(tokenizer: Any, family: ModelFamily = "qwen2_5_vl", width: int = HIDDEN) -> Any:
     """The family's config of the tiny model for this tokenizer."""
     import transformers
 
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
     text: dict[str, Any] = {
         "vocab_size": len(tokenizer),
-        "hidden_size": HIDDEN,
-        "intermediate_size": 2 * HIDDEN,
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
         "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
+        "num_attention_heads": HEADS * width // HIDDEN,
+        "num_key_value_heads": KV_HEADS * width // HIDDEN,
         "max_position_embeddings": 32768,
         "initializer_range": INITIALIZER_RANGE,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": list(MROPE_SECTION)},
@@ -171,7 +174,7 @@ def build_config(tokenizer: Any, family: ModelFamily = "qwen2_5_vl") -> Any:
     top: dict[str, Any] = {"initializer_range": INITIALIZER_RANGE}  # accepted, but not in the declared fields
     return getattr(transformers, f"{_CLASSES[family]}Config")(
         text_config=text,
-        vision_config=_vision(family),
+        vision_config=_vision(family, width),
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"],
@@ -181,17 +184,18 @@ def build_config(tokenizer: Any, family: ModelFamily = "qwen2_5_vl") -> Any:
     )
 
 
-def _vision(family: ModelFamily) -> dict[str, Any]:
+def _vision(family: ModelFamily, width: int) -> dict[str, Any]:
     """The part of the config about the tower."""
+    inner = VISION_HIDDEN * width // HIDDEN
     shared = {
-        "num_heads": HEADS,
+        "num_heads": HEADS * width // HIDDEN,
         "spatial_merge_size": MERGE,
         "temporal_patch_size": TEMPORAL_PATCH,
         "initializer_range": INITIALIZER_RANGE,
     }
     if family == "qwen2_vl":
-        return shared | {"depth": VISION_DEPTH, "embed_dim": VISION_HIDDEN, "hidden_size": HIDDEN, "mlp_ratio": 2, "patch_size": PATCH}
-    shared |= {"hidden_size": VISION_HIDDEN, "intermediate_size": 2 * VISION_HIDDEN, "out_hidden_size": HIDDEN}
+        return shared | {"depth": VISION_DEPTH, "embed_dim": inner, "hidden_size": width, "mlp_ratio": 2, "patch_size": PATCH}
+    shared |= {"hidden_size": inner, "intermediate_size": 2 * inner, "out_hidden_size": width}
     if family == "qwen2_5_vl":
         windows = {"window_size": 112, "fullatt_block_indexes": [VISION_DEPTH - 1]}
         return shared | windows | {"depth": VISION_DEPTH, "patch_size": PATCH, "tokens_per_second": 2}

@@ -15,11 +15,14 @@ other, and not always with the video. All other rows are exact.
 Each exchange is of two cups at random, which moves the ball in two of three, but in the split `pretrain`, where most exchanges move the
 ball. At random neither the place of the ball nor the two cups alone say anything of the next place, only both together, and a model that
 learns from nothing finds no slope for hundreds of steps, how many depends on its seed. Where the ball moves more often than not, each of
-the two says something. There are two games, of the same pictures and questions (`GAMES`):
+the two says something. There are three games, of the same pictures and questions (`GAMES`):
 
 * `shell`: a base model learns all of the game, and the annotator misses a quarter of the ball's moves.
 * `shell_stays`: a base model sees no exchange that leaves the ball where it is, so it cannot follow most of the hard questions, and the
   annotator notices four of ten such exchanges. Nobody but the reward of RL knows better.
+* `shell_slips`: as `shell`, but the annotator follows every move, gives half of the answers at a glance, and errs where he thinks about
+  the start: two of five of these thoughts name the next cup, and the answer follows. So a thought pays on hard questions and costs on
+  easy ones.
 """
 
 from __future__ import annotations
@@ -66,11 +69,16 @@ class Rules:
     """A move of the ball is not noticed."""
     imagined: float = 0.0
     """Where the ball stays, it is seen to move."""
+    glances: float = 0.0
+    """A row of `sft` has no thought, and the right answer."""
+    slips: float = 0.0
+    """A thought of `sft` about the start names another cup, and so does the answer."""
 
 
 GAMES: Mapping[str, Rules] = {
     "shell": Rules(moved={"pretrain": 5 / 6}, missed=0.25),
     "shell_stays": Rules(moved={"pretrain": 1.0, "validation": 1.0}, imagined=0.6),
+    "shell_slips": Rules(moved={"pretrain": 5 / 6}, glances=0.5, slips=0.4),
 }
 """Kind of world -> its rules."""
 
@@ -151,12 +159,18 @@ def make_game(seed: int, split: Split, index: int, rules: Rules = GAMES["shell"]
     )
 
 
+def _chance(seed: int, game: Game, name: str, i: int, chance: float) -> bool:
+    return uniform(seed, "toy-shell", game.split, game.index, name, i) < chance
+
+
 def careless(seed: int, game: Game, rules: Rules) -> tuple[int, ...]:
-    """The places that a careless annotator of this game sees."""
+    """The places that a careless annotator of this game sees, or says where he is asked for the start alone."""
 
     def places(name: str, chance: float) -> frozenset[int]:
-        return frozenset(i for i in range(len(game.pairs)) if uniform(seed, "toy-shell", game.split, game.index, name, i) < chance)
+        return frozenset(i for i in range(len(game.pairs)) if _chance(seed, game, name, i, chance))
 
+    if game.task == "shell_start" and _chance(seed, game, "slip", 0, rules.slips):
+        return ((game.ball + 1) % len(CUPS),)
     return follow(game.ball, game.pairs, places("missed", rules.missed), places("imagined", rules.imagined))
 
 
@@ -171,7 +185,8 @@ def category(difficulty: int) -> str:
 
 def make_row(seed: int, game: Game, rules: Rules = GAMES["shell"]) -> dict[str, Any]:
     """The data row of a game."""
-    places = careless(seed, game, rules) if game.split == "sft" else game.places
+    glances = game.split == "sft" and _chance(seed, game, "glance", 0, rules.glances)
+    places = careless(seed, game, rules) if game.split == "sft" and not glances else game.places
     return {
         "id": game.id,
         "task": game.task,
@@ -180,7 +195,7 @@ def make_row(seed: int, game: Game, rules: Rules = GAMES["shell"]) -> dict[str, 
         "video": f"videos/{game.split}/{game.index:06d}.mp4",
         "prompt": QUESTIONS[game.task],
         "answer": CUPS[places[-1] if game.task == "shell_end" else places[0]],
-        "thought": thought(game.task, places),
+        **({} if glances else {"thought": thought(game.task, places)}),
         "difficulty": str(game.difficulty),
         "source": "toy",
         "meta": {

@@ -77,6 +77,19 @@ def test_other_families_load_and_see_the_video(family: Any, name: str, patch: in
     assert (logits[0] - logits[1]).abs().max() > 1e-3
 
 
+def test_a_narrow_model_has_the_same_tokenizer_and_a_quarter_of_the_weights(folder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForImageTextToText
+
+    build_model(tmp_path, seed=3, corpus=tokenizer_corpus([INSTRUCTION]), width=64)
+    wide, narrow = (AutoModelForImageTextToText.from_pretrained(one) for one in (folder, tmp_path))
+    assert (tmp_path / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+    # of the layers; the embeddings of the vocabulary are half
+    layers = [sum(p.numel() for n, p in one.named_parameters() if "layers." in n or "blocks." in n) for one in (wide, narrow)]
+    assert 3.5 < layers[0] / layers[1] < 4.5
+    with torch.no_grad():
+        assert narrow(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == wide(input_ids=torch.tensor([[1, 2, 3]])).logits.shape
+
+
 def test_sees_the_video(folder: Path) -> None:
     """Forward through the whole stack: processor, tower, positions, language model; other pixels give other logits."""
     from transformers import AutoModelForImageTextToText, AutoProcessor

@@ -107,6 +107,27 @@ def test_rows_are_pinned() -> None:
     }
 
 
+def test_slips_are_in_thoughts_about_the_start_alone() -> None:
+    """Half of the fine-tuning rows are right and without a thought; every other split is exact and has all thoughts."""
+    rules, count = GAMES["shell_slips"], Counter()
+    for index in range(800):
+        game = make_game(0, "sft", index, rules)
+        row, start = make_row(0, game, rules), game.task == "shell_start"
+        places = ", ".join(NAMES[place] for place in game.places)
+        slipped = row["answer"] != NAMES[game.ball if start else game.places[-1]]
+        count["glance"] += "thought" not in row
+        count["thought about the start"] += start and "thought" in row
+        count["slip"] += slipped
+        assert not slipped or (start and row["answer"] == NAMES[(game.ball + 1) % 3])
+        assert row.get("thought") in (None, f"The ball is under the {row['answer']} cup." if start else places)
+    assert 0.45 < count["glance"] / 800 < 0.55
+    assert 0.3 < count["slip"] / count["thought about the start"] < 0.5
+    for split in ("pretrain", "train", "validation", "test"):
+        for index in range(40):
+            game = make_game(0, split, index, rules)
+            assert make_row(0, game, rules) == make_row(0, game)
+
+
 def test_a_row_depends_on_seed_split_and_index_alone() -> None:
     whole = rows("train", 20)
     assert [make_row(0, make_game(0, "train", index)) for index in reversed(range(20))] == whole[::-1]

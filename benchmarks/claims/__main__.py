@@ -1,4 +1,4 @@
-"""Which claims of papers hold on generated worlds: ten methods against their controls, judged by the plan docs/benchmarks/claims_plan.md.
+"""Which claims of papers hold on generated worlds: eight methods against their controls, judged by the plan docs/benchmarks/claims_plan.md.
 
     bash scripts/claims.sh [--only CLAIM ...] [--seeds N] [--jobs 2] [--list] [--quick]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -82,16 +81,7 @@ def training_measures(lines: Sequence[Mapping[str, Any]], *, prompts: int) -> di
     out: dict[str, float] = {}
     if not steps:
         return out
-    entropies = [float(line["entropy"]) for line in steps if "entropy" in line]
-    if len(entropies) >= FIRST:
-        start, end = fmean(entropies[:FIRST]), fmean(entropies[-max(1, len(entropies) // 3) :])
-        out |= {"entropy start": start, "entropy end": end}
-        if start > 0 and end > 0:
-            out |= {"log entropy end": math.log(end), "log entropy fall": math.log(end / start)}
     out["mixed groups"] = fmean(min(1.0, float(line["groups_with_signal"]) / prompts) for line in steps)
-    clipped = [float(line["clip_ratio/high"]) for line in steps if "clip_ratio/high" in line]
-    if clipped:
-        out["clipped above"] = fmean(clipped)
     batches = [float(line["rollout/attempts"]) for line in steps if "rollout/attempts" in line]
     if batches:
         out["batches per step"] = fmean(batches)

@@ -19,10 +19,6 @@ def _faithful(weight: float) -> list[dict[str, Any]]:
     return [{"name": "exact"}, {"name": "rule_consistency", "weight": weight}, {"name": "rule_grounding", "weight": weight}, _FORMAT]
 
 
-def _ppo(clip_high: float) -> dict[str, Any]:
-    return {"loss": {"name": "ppo_clip", "clip_low": 0.2, "clip_high": clip_high}, "updates_per_step": 4}
-
-
 _EXACT_LABELS = {"path": "pretrain.jsonl"}
 _TON = {"beta": 0.04, "rewards": [{"name": "exact"}, {"name": "format"}]}
 
@@ -58,9 +54,6 @@ SHELL = Regime(
             start="careless",
             change=changed(filters=[{"name": "zero_variance"}], dynamic_sampling={"max_batches": 3}),
         ),
-        Arm(name="clip_low", start="careless", change=changed(**_ppo(0.2))),
-        Arm(name="clip_high", start="careless", change=changed(**_ppo(0.28))),
-        Arm(name="gspo", start="careless", change=changed(loss={"name": "gspo"}, updates_per_step=4)),
         Arm(name="ton", start="ton", change=changed(**_TON)),
         Arm(name="thinking", start="thinking", change=changed(**_TON)),
         Arm(name="answers", start="answers", change=changed(answer_format="answer_only"), seeds=3),

@@ -15,14 +15,9 @@ _MIOU = Spread(sd=0.0433, seeds=5, source=f"mIoU, TempSamp-R1 - unrepaired ({_EA
 _LEAST = Spread(sd=0.0602, seeds=5, source=f"least gain, G2RPO - GRPO ({_EARLIER})")
 _CONSISTENCY = Spread(sd=0.1325, seeds=5, source=f"consistency, FGRPO - GRPO ({_EARLIER})")
 _SKIPS = Spread(sd=0.0253, seeds=5, source=f"skips easy - hard ({_EARLIER}); another world")
-_ENTROPY = Spread(sd=0.2, source="assumed: entropies of runs differ by a fifth")
 _FLIPS = Spread(sd=0.01, source="assumed: one flip in a hundred rows")
 
 _ROOM = Premise(text="room: hard questions before RL", arm="uniform", measure="start accuracy hard", high=0.7)
-
-
-def _clipped(text: str, arm: str) -> Premise:
-    return Premise(text=text, arm=arm, measure="clipped above", low=0.001)
 
 
 CLAIMS: dict[str, Claim] = {
@@ -224,56 +219,6 @@ CLAIMS: dict[str, Claim] = {
             ),
             secondary=(Condition(text="accuracy", arm="gdpo", control="additive", measure="auc accuracy", margin=0.03),),
             shown=("end right and consistent", "end inconsistent"),
-        ),
-        Claim(
-            id="clip_higher",
-            title="Clip-higher keeps the entropy up",
-            paper="arXiv:2503.14476",
-            methods=("policy_loss ppo_clip",),
-            says="A clip range that is wider above than below lets unlikely tokens gain probability, and keeps the policy's "
-            "entropy from collapsing at no loss of accuracy (DAPO).",
-            regime="shell",
-            premises=(
-                _clipped("the control's upper bound cuts tokens", "clip_low"),
-                Premise(
-                    text="entropy falls in the control: end over start, as a logarithm",
-                    arm="clip_low",
-                    measure="log entropy fall",
-                    high=-0.5,
-                ),
-            ),
-            primary=Comparison(
-                text="logarithm of the mean entropy of the last third of the steps",
-                arm="clip_high",
-                control="clip_low",
-                measure="log entropy end",
-                delta=0.2,
-                spread=_ENTROPY,
-            ),
-            secondary=(Condition(text="accuracy", arm="clip_high", control="clip_low", measure="auc accuracy", margin=0.03),),
-            shown=("clipped above", "entropy end", "end accuracy"),
-        ),
-        Claim(
-            id="gspo",
-            title="GSPO learns faster than token ratios",
-            paper="arXiv:2507.18071",
-            methods=("policy_loss gspo",),
-            says="One importance ratio per answer, clipped as a whole, trains more efficiently than a ratio per token when a "
-            "batch is used for several updates.",
-            regime="shell",
-            premises=(_ROOM, _clipped("the control's bounds cut tokens", "clip_low")),
-            primary=Comparison(
-                text="area under the curve of accuracy",
-                arm="gspo",
-                control="clip_low",
-                measure="auc accuracy",
-                delta=0.05,
-                spread=_ACCURACY_THERE,
-            ),
-            secondary=(
-                Condition(text="accuracy on hard questions at the end", arm="gspo", control="clip_low", measure="end accuracy hard"),
-            ),
-            shown=("clipped above", "end accuracy"),
         ),
         Claim(
             id="dynamic_sampling",

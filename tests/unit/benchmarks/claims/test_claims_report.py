@@ -203,7 +203,7 @@ def test_every_table_of_the_plan_is_the_programs(cells) -> None:
     assert markdown(cells()) in PLAN.read_text()
 
 
-def test_five_named_methods_and_five_more_are_asked() -> None:
+def test_the_five_named_methods_and_three_more_are_asked() -> None:
     assert {claim.paper for claim in CLAIMS.values()} >= {
         "arXiv:2604.08539",
         "arXiv:2604.08476",
@@ -211,7 +211,7 @@ def test_five_named_methods_and_five_more_are_asked() -> None:
         "arXiv:2509.18056",
         "arXiv:2508.11360",
     }
-    assert len(CLAIMS) >= 10
+    assert len(CLAIMS) >= 8
     for claim in CLAIMS.values():
         assert claim.says in PLAN.read_text()
 

@@ -52,7 +52,7 @@ class Site:
         self.starts += 1
         said = self.folder / f"server{self.starts}.txt"
         env = environment(**served.ENVIRONMENT, VLLM_HOST_IP="127.0.0.1")
-        command = served.command(self.folder / "recipe.yaml", f"{self.hosts.addresses[SERVER]}:{PORT}", self.folder / "token")
+        command = served.command(str(self.folder / "recipe.yaml"), f"{self.hosts.addresses[SERVER]}:{PORT}", self.folder / "token")
         self.server = self.hosts.start(SERVER, command, env=env, log=said)
         served.address(self.server, said)
 

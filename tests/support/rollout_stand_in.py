@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse
 from vlmrl.extras.vllm.carrier import Carrier, CarrierError, Line, cut
 from vlmrl.extras.vllm.endpoint import Desk, Plugin
 from vlmrl.extras.vllm.inputs import Completion, Placed
-from vlmrl.extras.vllm.wire import PREFIX, GenerateRequest, RefusalError
+from vlmrl.extras.vllm.wire import PREFIX, GenerateRequest, RefusalError, ScoreRequest
 from vlmrl.extras.vllm.worker import LoadReport, checksum, nothing
 
 TOKENS = 4
@@ -73,6 +73,12 @@ def made_up(placed: Placed, patches: Mapping[str, np.ndarray], seed: int, end: i
     return (*(5 + start // 29**n % 29 for n in range(TOKENS - 1)), end)
 
 
+def made_up_scores(placed: Placed, patches: Mapping[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
+    """Log-probs that depend on everything that was asked."""
+    pixels = sum(int(patches[medium.key].sum(dtype=np.int64)) * (n + 1) for n, medium in enumerate(placed.media))
+    return (-((ids + sum(placed.ids) + pixels) % 997) / 97).astype(np.float32)
+
+
 class Engine:
     """An engine that computes nothing. `free` holds all answers back while it is not set."""
 
@@ -85,6 +91,7 @@ class Engine:
         self.stuck = False
         self.alter: Callable[[Completion], Completion] = lambda answer: answer
         self.asks: list[GenerateRequest] = []
+        self.scored: list[ScoreRequest] = []
         self.calls: list[str] = []
         self.dropped: list[int] = []
         """Seeds of answers that were given up."""
@@ -126,6 +133,16 @@ class Engine:
             ids = made_up(ask.placed, patches, seed, ask.ends[0])
             out.append(self.alter(Completion(ids=ids, logprobs=(-0.5,) * len(ids), reason="stop", cached=3, prompt_ids=ask.placed.ids)))
         return out
+
+    async def scores(self, ask: ScoreRequest, ids: Sequence[np.ndarray], patches: Mapping[str, np.ndarray]) -> list[bytes]:
+        self.scored.append(ask)
+        await asyncio.sleep(0.002)
+        while not self.free.is_set():
+            await asyncio.sleep(0.01)
+        if self.fails or self.failed:
+            self.failed = True
+            raise RefusalError("ended", "the engine of this server has ended")
+        return [made_up_scores(ask.placed, patches, of).tobytes() for of in ids]
 
     async def join(self, line: dict[str, Any]) -> None:
         self.calls.append("join")
@@ -251,7 +268,7 @@ class _Faulty:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["method"] == "POST":
             self._served.posts.append(scope["path"])
-            if self._served.faults and scope["path"] == f"{PREFIX}generate":
+            if self._served.faults and scope["path"] in (f"{PREFIX}generate", f"{PREFIX}score"):
                 fault, reply = self._served.faults.pop(0), bytearray()
 
                 async def kept(message: dict[str, Any]) -> None:
@@ -264,8 +281,10 @@ class _Faulty:
 
 
 @contextmanager
-def serving(architecture: str, *, port: int = 0, token: str | None = None, **options: Any) -> Iterator[Served]:
-    """A rollout server on this machine."""
+def serving(
+    architecture: str, *, port: int = 0, token: str | None = None, teacher: Mapping[str, Any] | None = None, **options: Any
+) -> Iterator[Served]:
+    """A server on this machine, for rollouts or of a teacher."""
     engine, plugin = Engine(architecture, **options), Plugin()
 
     async def vllms(request: Any) -> PlainTextResponse:
@@ -287,7 +306,7 @@ def serving(architecture: str, *, port: int = 0, token: str | None = None, **opt
     bound = socket.create_server(("127.0.0.1", port), backlog=256)
 
     async def run() -> None:
-        plugin.open(engine, host="127.0.0.1", file=token)
+        plugin.open(engine, host="127.0.0.1", file=token, teacher=teacher)
         begun.append(asyncio.get_running_loop())
         await server.serve(sockets=[bound])
 

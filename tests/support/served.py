@@ -30,25 +30,27 @@ class Served:
     token: Path
 
 
-def command(recipe: Path, listen: str, token: Path) -> list[str]:
-    """What starts a server for a recipe."""
-    return [sys.executable, "-m", "vlmrl", "serve", "--rollouts", str(recipe), "--listen", listen, "--token-file", str(token)]
+def command(what: str, listen: str, token: Path) -> list[str]:
+    """What starts a server: for a recipe, or of a model that is a teacher."""
+    option = "--rollouts" if what.endswith(".yaml") else "--teacher"
+    return [sys.executable, "-m", "vlmrl", "serve", option, what, "--listen", listen, "--token-file", str(token)]
 
 
 @contextmanager
 def serving(
     recipe: Path, environment: Mapping[str, str] = ENVIRONMENT, *, listen: str = "127.0.0.1:0", more: Sequence[str] = ()
 ) -> Iterator[Served]:
-    """A server on a free port of this machine; its token and what it says lie beside the recipe. It is ended with the block.
+    """A server on a free port of this machine; its token and what it says lie beside the recipe, or the folder of the teacher. It is ended
+    with the block.
 
     Args:
-        more: of the command, overrides of the recipe.
+        more: of the command, overrides of the recipe or options of vLLM.
     """
     token = recipe.with_name("token")
     said = next(path for n in itertools.count() if not (path := recipe.with_name(f"server{n}.txt")).exists())
     with said.open("w") as out:
         process = subprocess.Popen(
-            [*command(recipe, listen, token), *more],
+            [*command(str(recipe), listen, token), *more],
             stdout=out,
             stderr=subprocess.STDOUT,
             text=True,
@@ -69,7 +71,7 @@ def address(process: subprocess.Popen[str] | subprocess.Popen[bytes], said: Path
     """
     end = time.monotonic() + START
     while time.monotonic() < end:
-        found = re.search(r"rollout server on (\S+):", said.read_text(encoding="utf-8"))
+        found = re.search(r"(?:rollout|teacher) server on (\S+):", said.read_text(encoding="utf-8"))
         if found:
             return found.group(1)
         assert process.poll() is None, said.read_text(encoding="utf-8")[-3000:]

@@ -64,17 +64,28 @@ def test_serve_hands_rollouts_on(monkeypatch: pytest.MonkeyPatch):
     assert asked[1][1:] == (("r.yaml", []), {"listen": "127.0.0.1:7000", "token_file": None, "stage": None, "print_": False})
 
 
+def test_serve_hands_a_teacher_on(monkeypatch: pytest.MonkeyPatch):
+    asked: list[Any] = []
+    monkeypatch.setattr(serving, "extra", lambda name: lambda *given, **more: asked.append((name, given, more)))
+    assert run("serve", "--teacher", "m", "--token-file", "t", "--dtype", "bfloat16", "--", "--max-model-len", "9").exit_code == 0
+    ((name, given, more),) = asked
+    assert name == "vlmrl.extras.vllm.command.teacher_server"
+    assert given == ("m", ["--max-model-len", "9"])
+    assert more == {"listen": "127.0.0.1:7000", "token_file": Path("t"), "device": "auto", "dtype": "bfloat16", "print_": False}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ([], "which model?"),
         (["--ask", "what?"], "which model?"),
-        (["m", "--image", "a.png"], "--image: only with --ask or --rollouts"),
-        (["m", "--listen", "h:1"], "--listen: only with --ask or --rollouts"),
+        (["m", "--image", "a.png"], "--image: only with --ask, --rollouts or --teacher"),
+        (["m", "--listen", "h:1"], "--listen: only with --ask, --rollouts or --teacher"),
         (["m", "--ask", "what?", "--port", "0"], "--port: not with --ask"),
         (["m", "--ask", "what?", "--stage", "rl"], "--stage: not with --ask"),
         (["m", "--ask", "what", "is", "it?"], "is: --ask takes one question"),
         (["--rollouts", "r.yaml", "--json"], "--json: not with --rollouts"),
+        (["--teacher", "m", "--stage", "rl"], "--stage: not with --teacher"),
         (["--rollouts", "r.yaml", "--recipe", "x"], "--recipe: not with --rollouts"),
         (["m", "--ask", "what?", "--out", "a.png"], "--out draws on a picture or a video"),
     ],

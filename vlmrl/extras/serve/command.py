@@ -1,4 +1,4 @@
-"""The command `serve`: a checkpoint behind OpenAI's protocol, by the embedded engine or by vLLM; asked here; or vLLM for rollouts."""
+"""The command `serve`: a checkpoint behind OpenAI's protocol, by the embedded engine or by vLLM; asked here; or vLLM for runs elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import secrets
 import shlex
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 ENGINES = ("hf", "vllm")
 _GIVEN = panel("How it is asked, if not as the checkpoint says")
 _ASK = panel("--ask: a question here, and no server")
-_ROLLOUTS = panel("--rollouts: answers for runs on other devices or machines", show_default=True)
+_ROLLOUTS = panel("--rollouts, --teacher: answers and scores for runs on other devices or machines", show_default=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -36,10 +37,10 @@ def serve(
     model: Annotated[str | None, typer.Argument(help="Model folder such as <run>/final, or a finished run", show_default=False)] = None,
     more: Annotated[
         list[str] | None,
-        typer.Argument(help="--engine vllm, behind `--`: options of vLLM. --rollouts: KEY=VALUE of its recipe", show_default=False),
+        typer.Argument(help="--engine vllm, --teacher, behind `--`: options of vLLM. --rollouts: KEY=VALUE", show_default=False),
     ] = None,
     engine: Annotated[str, typer.Option(help="hf: this process, for small models; vllm: its server, where it is installed")] = "hf",
-    print_: Annotated[bool, typer.Option("--print", help="With --engine vllm or --rollouts: print the line, run nothing.")] = False,
+    print_: Annotated[bool, typer.Option("--print", help="Of vLLM: print the line, run nothing.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one (hf)", min=0, max=65535)] = 8000,
     name: Annotated[str | None, typer.Option("--name", help="Name in requests; the run's by default", show_default=False)] = None,
@@ -62,6 +63,7 @@ def serve(
     temperature: Annotated[float, typer.Option(help="0 is greedy", min=0, **_ASK)] = 0.0,
     seed: Annotated[int, typer.Option(help="Of a sampled answer", min=0, **_ASK)] = 0,
     rollouts: Annotated[str | None, typer.Option(help="vLLM for the rollouts of runs of this recipe elsewhere", **_ROLLOUTS)] = None,
+    teacher: Annotated[str | None, typer.Option(help="vLLM with this model as the teacher of runs elsewhere", **_ROLLOUTS)] = None,
     listen: Annotated[
         str, typer.Option(help="HOST:PORT; port 0 takes a free one. Another host needs a token", **_ROLLOUTS)
     ] = "127.0.0.1:7000",
@@ -72,13 +74,12 @@ def serve(
 
     Example: vlmrl serve runs/mine/final --allow-media videos
     """
-    what = "ask" if ask is not None else "rollouts" if rollouts is not None else "serve"
+    what = next((name for name, of in (("ask", ask), ("rollouts", rollouts), ("teacher", teacher)) if of is not None), "serve")
     wrong = given(ctx, (name for of, names in _OF.items() if what not in of.split() for name in names))
     if wrong:
-        raise ConfigError(f"{wrong[0]}: " + ("only with --ask or --rollouts" if what == "serve" else f"not with --{what}"))
-    if rollouts is not None:
-        words = [word for word in (model, *(more or [])) if word is not None]
-        extra("vlmrl.extras.vllm.command.rollout_server")(rollouts, words, listen=listen, token_file=token_file, stage=stage, print_=print_)
+        raise ConfigError(f"{wrong[0]}: " + ("only with --ask, --rollouts or --teacher" if what == "serve" else f"not with --{what}"))
+    if rollouts is not None or teacher is not None:
+        _for_runs(rollouts, teacher, (model, *(more or ())), stage, (device, dtype), listen=listen, token_file=token_file, print_=print_)
         return
     if model is None:
         raise ConfigError("which model? give its folder, such as <run>/final, or a finished run")
@@ -109,13 +110,26 @@ def serve(
 
 
 _OF = {
-    "ask serve": ("device", "dtype", "recipe", "answer_type", "answer_format", "max_new_tokens"),
+    "ask serve teacher": ("device", "dtype"),
+    "ask serve": ("recipe", "answer_type", "answer_format", "max_new_tokens"),
     "ask": ("image", "video", "out", "as_json", "frame", "temperature", "seed"),
-    "rollouts": ("listen", "token_file", "stage"),
-    "rollouts serve": ("print_",),
+    "rollouts teacher": ("listen", "token_file"),
+    "rollouts": ("stage",),
+    "rollouts serve teacher": ("print_",),
     "serve": ("engine", "host", "port", "name", "allow_media", "key_env", "no_key", "max_prompt_tokens"),
 }
 """What is done -> parameters that are for nothing else."""
+
+
+def _for_runs(
+    rollouts: str | None, teacher: str | None, more: Sequence[str | None], stage: str | None, runs_on: tuple[str, str], **where: Any
+) -> None:
+    words = [word for word in more if word is not None]
+    if teacher is None:
+        extra("vlmrl.extras.vllm.command.rollout_server")(rollouts, words, stage=stage, **where)
+    else:
+        device, dtype = runs_on
+        extra("vlmrl.extras.vllm.command.teacher_server")(teacher, words, device=device, dtype=dtype, **where)
 
 
 def _serve(

@@ -1,4 +1,4 @@
-"""`vlmrl serve --rollouts`: vLLM for the rollouts of runs on other devices or machines."""
+"""`vlmrl serve --rollouts` and `--teacher`: vLLM for the rollouts of runs on other devices or machines, and as their teacher."""
 
 from __future__ import annotations
 
@@ -40,3 +40,26 @@ def rollout_server(
         say=print if print_ else lambda text: ui.say(text),
         print_=print_,
     )
+
+
+def teacher_server(
+    model: str, more: list[str], *, listen: str, token_file: Path | None, device: str, dtype: str, print_: bool = False
+) -> None:
+    """Run vLLM's own server as the teacher of stages of kind distill (teacher.servers). Its weights are the model's, and stay.
+
+    Args:
+        model: folder or hub id.
+        more: options of vLLM.
+        listen, token_file, print_: as of `rollout_server`.
+
+    Raises:
+        ConfigError: the model cannot be a teacher, or the address or the token does not do.
+    """
+    from vlmrl.extras.vllm.serving import serve_teacher
+    from vlmrl.policy.load import quiet_transformers
+    from vlmrl.run.ui import Ui
+
+    quiet_transformers()
+    ui = Ui()
+    say = print if print_ else lambda text: ui.say(text)
+    serve_teacher(model, more, listen=listen, token_file=token_file, device=device, dtype=dtype, say=say, print_=print_)

@@ -2,6 +2,7 @@
 
     GET  /vlmrl/health           what runs here, and the version of its weights
     POST /vlmrl/generate         a prompt with its seeds -> answers; or the media that the server does not have
+    POST /vlmrl/score            a prompt with answers -> log-probs of their ids under a teacher; or the media that the server does not have
     POST /vlmrl/weights/begin    {load, language_only, line, join}; `join`: where to meet the trainer, where they have not met
     POST /vlmrl/weights/part     {load, names, dtypes, shapes}, and the tensors over the group
     POST /vlmrl/weights/end      {load} -> a report of each worker
@@ -38,7 +39,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from vlmrl.config.addresses import is_loopback
 from vlmrl.errors import ConfigError
 from vlmrl.extras.vllm.hosted import VllmAsync
-from vlmrl.extras.vllm.inputs import Version
+from vlmrl.extras.vllm.inputs import Placed, Version
 from vlmrl.extras.vllm.secret import read_token
 from vlmrl.extras.vllm.wire import (
     BEAT,
@@ -50,6 +51,8 @@ from vlmrl.extras.vllm.wire import (
     ask_from,
     body_from,
     body_message,
+    score_from,
+    scores_message,
     version_from,
 )
 from vlmrl.run.ui import Ui
@@ -59,12 +62,16 @@ NAME = "vlmrl"
 """Of the plug-in, as the variable VLLM_PLUGINS calls it."""
 TOKEN_FILE = "VLMRL_TOKEN_FILE"
 """Variable with the file of the token that askers must have."""
+TEACHER = "VLMRL_TEACHER"
+"""Variable that is set where the weights are a teacher's, which no trainer replaces."""
 MOST_BYTES = 2**33
 """Of a message, the largest of which is a prompt with its videos, and of all that are under way."""
 AT_ONCE = 4096
 """Most messages under way: what 64 ranks ask at most (`client.MOST_THREADS`)."""
 MEDIA_BYTES = 2**32
 """Of patches that are kept, so that a medium is sent once."""
+WITH_PIXELS = ("generate", "score")
+"""Routes whose messages are no JSON alone."""
 SECOND = 1.0
 PULSE = 5.0
 """Seconds between two questions to the engine whether it gets on."""
@@ -100,8 +107,9 @@ class MediaMemory:
 class Desk:
     """What is asked of one engine, in its server's event loop."""
 
-    def __init__(self, engine: VllmAsync):
-        self.engine = engine
+    def __init__(self, engine: VllmAsync, teacher: Mapping[str, Any] | None = None):
+        """`teacher`: what the server says of a model whose weights stay (`identity.identity_of`); None: they come from a trainer."""
+        self.engine, self.teacher = engine, teacher
         self.held: Version | None = None
         """Version of the weights in the engine; None while there are none, or some of two versions."""
         self.answered = 0
@@ -135,7 +143,7 @@ class Desk:
     def health(self) -> dict[str, Any]:
         """What runs here."""
         held = None if self.held is None else asdict(self.held)
-        return {"vlmrl": 2, **self.engine.facts(), "version": held, "alive": self.alive, "answered": self.answered}
+        return {"vlmrl": 2, **self.engine.facts(), "version": held, "alive": self.alive, "answered": self.answered, "teacher": self.teacher}
 
     async def generate(self, data: bytes) -> dict[str, Any]:
         """Answers, or the media that are not known here.
@@ -145,13 +153,9 @@ class Desk:
             WireError: it is no question.
         """
         ask, given = ask_from(data)
-        keys = list(dict.fromkeys(medium.key for medium in ask.placed.media))
-        patches = self.media.completed(given, keys)
-        missing = [key for key in keys if key not in patches]
+        patches, missing = self._seen(ask.placed, given)
         if missing:
             return {"missing": missing}
-        if any(len(patches[medium.key]) != math.prod(medium.grid) for medium in ask.placed.media):
-            raise WireError("a medium does not have the patches of its grid")
         if self.held is None or ask.version != self.held:
             raise RefusalError("version", f"asked for weights {ask.version}, and this server holds {self.held}")
         work = asyncio.ensure_future(self.engine.answers(ask, patches))
@@ -167,16 +171,45 @@ class Desk:
         self.answered += len(answers)
         return answers_message(ask.version, answers)
 
+    async def score(self, data: bytes) -> dict[str, Any]:
+        """A teacher's log-probs of given ids, or the media that are not known here.
+
+        Raises:
+            RefusalError: this is no teacher's server, or another teacher's; or the engine does not take the prompt.
+            WireError: it is no question.
+        """
+        ask, ids, given = score_from(data)
+        patches, missing = self._seen(ask.placed, given)
+        if missing:
+            return {"missing": missing}
+        own = None if self.teacher is None else self.teacher["fingerprint"]
+        if own != ask.teacher:
+            raise RefusalError("teacher", f"asked for the teacher {ask.teacher}, and this server has {own or 'none'}")
+        scores = await self.engine.scores(ask, ids, patches)
+        self.answered += len(scores)
+        return scores_message(ask, scores)
+
+    def _seen(self, placed: Placed, given: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
+        """Patches of a prompt's media, from what was sent now or before, and the keys of those that are not known."""
+        keys = list(dict.fromkeys(medium.key for medium in placed.media))
+        patches = self.media.completed(given, keys)
+        missing = [key for key in keys if key not in patches]
+        if not missing and any(len(patches[medium.key]) != math.prod(medium.grid) for medium in placed.media):
+            raise WireError("a medium does not have the patches of its grid")
+        return patches, missing
+
     # ---- weights -------------------------------------------------------------------------------------------------------
 
     async def begin(self, body: dict[str, Any]) -> dict[str, Any]:
         """Weights are coming, under a name, over a group that has met or is to meet.
 
         Raises:
-            RefusalError: the workers have not met this trainer.
+            RefusalError: the workers have not met this trainer, or the weights are a teacher's.
             WireError: names are missing.
         """
         load, line, join = _text(body, "load"), _text(body, "line"), body.get("join")
+        if self.teacher is not None:
+            raise RefusalError("teacher", "the weights of this server are a teacher's, and stay")
         async with self._turn:
             self.held = None
             for work in list(self._open):
@@ -262,7 +295,7 @@ class Plugin:
         """Put the door before all routes, and ours beside vLLM's."""
         app.add_middleware(Door, plugin=self)
         app.add_route(f"{PREFIX}health", self._health, methods=["GET"])
-        for name in ("generate", "weights/begin", "weights/part", "weights/end", "weights/commit"):
+        for name in ("generate", "score", "weights/begin", "weights/part", "weights/end", "weights/commit"):
             app.add_route(PREFIX + name, self._route(name.rpartition("/")[2]), methods=["POST"])
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
@@ -272,12 +305,19 @@ class Plugin:
             ConfigError: others could ask without a token, or several engines would be behind one address.
         """
         del state
-        self.open(VllmAsync(engine_client), host=args.host or "", file=os.environ.get(TOKEN_FILE))
-        where = where_of(args.host or "0.0.0.0", args.port)
-        Ui().print_exactly([f"rollout server on {where}: it answers once a run has sent it weights"])
+        engine, teacher = VllmAsync(engine_client), None
+        if os.environ.get(TEACHER):
+            from vlmrl.extras.vllm.identity import identity_of
 
-    def open(self, engine: VllmAsync, *, host: str, file: str | None) -> None:
-        """Begin to answer.
+            teacher = await asyncio.to_thread(identity_of, engine_client.vllm_config.model_config.model, engine.facts()["dtype"])
+            await engine.watch()
+        self.open(engine, host=args.host or "", file=os.environ.get(TOKEN_FILE), teacher=teacher)
+        where = where_of(args.host or "0.0.0.0", args.port)
+        said = "rollout server on {}: it answers once a run has sent it weights" if teacher is None else "teacher server on {}: it scores"
+        Ui().print_exactly([said.format(where)])
+
+    def open(self, engine: VllmAsync, *, host: str, file: str | None, teacher: Mapping[str, Any] | None = None) -> None:
+        """Begin to answer. `teacher`: of the `Desk`.
 
         Raises:
             ConfigError: others could ask without a token.
@@ -286,10 +326,10 @@ class Plugin:
         if self.token is None and not is_loopback(host):
             raise ConfigError(
                 f"--host {host or '(every address)'}: whoever reaches this port could change the weights; give a token "
-                f"(vlmrl serve --rollouts --token-file, or {TOKEN_FILE}), or listen on 127.0.0.1"
+                f"(vlmrl serve --token-file, or {TOKEN_FILE}), or listen on 127.0.0.1"
             )
         self.names = (*LOOPBACK, host)
-        self.desk = Desk(engine)
+        self.desk = Desk(engine, teacher)
         self.desk.begin_pulse()
 
     def refusal(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
@@ -324,7 +364,7 @@ class Plugin:
                 return PlainTextResponse(refused.reason, refused.status)
             try:
                 data = await request.body()
-                work = desk.generate(data) if name == "generate" else getattr(desk, name)(body_from(data))
+                work = getattr(desk, name)(data if name in WITH_PIXELS else body_from(data))
             except BaseException as error:
                 desk.room.leave(size)
                 if isinstance(error, WireError):

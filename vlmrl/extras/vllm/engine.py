@@ -65,6 +65,7 @@ class CoreOptions:
     """Class of the model; vLLM's has the same name."""
     dtype: str
     max_model_len: int
+    """0: the model's own."""
     max_num_seqs: int
     memory: float
     """Share of the device's memory."""
@@ -99,7 +100,7 @@ def arguments_of(options: CoreOptions) -> dict[str, Any]:
         "generation_config": "vllm",
         "dtype": o.dtype,
         "seed": 0,
-        "max_model_len": o.max_model_len,
+        "max_model_len": o.max_model_len or None,
         "max_num_seqs": o.max_num_seqs,
         "max_num_batched_tokens": max(8192, o.max_model_len),
         "tensor_parallel_size": o.tensor_parallel,

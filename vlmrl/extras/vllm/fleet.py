@@ -121,6 +121,10 @@ class Fleet:
 
     def _require_fit(self, remote: Remote) -> None:
         facts, n = remote.facts, self.needed
+        if facts.get("teacher") is not None:
+            raise ConfigError(
+                f"rollout.vllm.servers: {remote.address} is a teacher's server, whose weights stay; name it in teacher.servers"
+            )
         for name, wanted in (("architecture", n.architecture), ("dtype", n.dtype)):
             if facts.get(name) != wanted:
                 raise ConfigError(

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from vlmrl.errors import ConfigError
-from vlmrl.extras.vllm.inputs import Completion, answer_of, engine_input_of, sampling_params
-from vlmrl.extras.vllm.wire import GenerateRequest, RefusalError
+from vlmrl.extras.vllm.inputs import Completion, Version, answer_of, engine_input_of, sampling_params
+from vlmrl.extras.vllm.scoring import ASK, ask_of
+from vlmrl.extras.vllm.wire import GenerateRequest, RefusalError, ScoreRequest
 from vlmrl.extras.vllm.worker import LoadReport
+
+STILL = Version(policy=0, vision=0)
+"""Of the weights that a teacher's server was started with."""
 
 
 @contextmanager
@@ -87,6 +92,57 @@ class VllmAsync:
         with _said():
             (last,) = [one async for one in self._client.generate(given, parameters, f"vlmrl-{next(self._names)}")]
             return answer_of(last)
+
+    async def watch(self) -> None:
+        """Have the workers score what requests ask.
+
+        Raises:
+            ConfigError: they cannot.
+        """
+        if self._client.vllm_config.parallel_config.pipeline_parallel_size != 1:
+            raise ConfigError("--pipeline-parallel-size: a teacher's layers are in one place; share them by --tensor-parallel-size")
+        whys = await self._client.collective_rpc("vlmrl_watch")
+        if why := next(filter(None, whys), None):
+            raise ConfigError(f"--teacher: vLLM cannot score here: {why}")
+
+    async def scores(self, ask: ScoreRequest, ids: Sequence[np.ndarray], patches: Mapping[str, np.ndarray]) -> list[bytes]:
+        """Log-probs of the ids of each answer, float32 [T, K]; equal answers are computed once."""
+        model = self._client.vllm_config.model_config
+        longest, largest = len(ask.placed.ids) + max(map(len, ids)), max(max(int(of.max()) for of in ids), *ask.forbidden, 0)
+        if longest > model.max_model_len or largest >= model.get_vocab_size():
+            raise RefusalError("refused", f"{longest} tokens or the id {largest}, and there is room for {model.max_model_len} tokens here")
+        given = {(of.shape, of.tobytes()): of for of in ids}
+        tasks = {key: asyncio.ensure_future(self._score(ask, of, patches)) for key, of in given.items()}
+        try:
+            await asyncio.gather(*tasks.values())
+        finally:
+            for task in tasks.values():
+                task.cancel()
+        return [tasks[of.shape, of.tobytes()].result() for of in ids]
+
+    async def _score(self, ask: ScoreRequest, ids: np.ndarray, patches: Mapping[str, np.ndarray]) -> bytes:
+        from vllm import SamplingParams  # pyright: ignore[reportAttributeAccessIssue]
+
+        # the last token of an answer predicts nothing that is asked for
+        placed = replace(ask.placed, ids=(*ask.placed.ids, *ids[:-1, 0].tolist()))
+        with _said():
+            given = await asyncio.to_thread(engine_input_of, placed, patches, STILL)
+        for past_cache in (False, True):
+            name = f"vlmrl-{next(self._names)}"
+            told = ask_of(name, len(ask.placed.ids) - 1, ids, temperature=ask.temperature, forbidden=ask.forbidden)
+            parameters = SamplingParams(
+                max_tokens=1, temperature=0.0, detokenize=False, extra_args={ASK: told}, skip_reading_prefix_cache=past_cache
+            )
+            with _said():
+                try:
+                    async for _ in self._client.generate(given, parameters, name):
+                        pass
+                finally:
+                    found = await self._client.collective_rpc("vlmrl_scores", args=(name,))
+            made = next((of for of in found if of is not None), None)
+            if made is not None:
+                return made
+        raise RefusalError("refused", "the model gave no finite log-probs")
 
     async def join(self, line: dict[str, Any]) -> None:
         """Have the workers meet a trainer; whether they did is in their reports."""

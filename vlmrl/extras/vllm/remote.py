@@ -17,17 +17,20 @@ import torch
 from vlmrl.config.addresses import address_of
 from vlmrl.errors import ConfigError
 from vlmrl.extras.vllm.carrier import Carrier, CarrierError, Kind, Line, meeting
-from vlmrl.extras.vllm.inputs import Completion, Version
+from vlmrl.extras.vllm.inputs import Completion, Placed, Version
 from vlmrl.extras.vllm.wire import (
     BEAT,
     PREFIX,
     TYPE,
     GenerateRequest,
+    ScoreRequest,
     WireError,
     answers_from,
     ask_message,
     body_message,
     reply_from,
+    score_message,
+    scores_from,
     version_from,
 )
 from vlmrl.extras.vllm.worker import LoadReport
@@ -45,7 +48,7 @@ _LONGEST_PAUSE = 30.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lost:
     """Why there is no reply. `reason`: `connection`, `quiet`, `cut`, `damaged`, `http`, `stopped`, or the server's own
-    (`wire.RefusalError`): `version`, `load`, `line`, `refused`, `ended`."""
+    (`wire.RefusalError`): `version`, `load`, `line`, `teacher`, `refused`, `ended`."""
 
     reason: str
     detail: str
@@ -60,11 +63,17 @@ class Remote:
         *,
         token: str | None,
         kind: Kind | None = None,
+        key: str = "rollout.vllm",
         quiet: float = QUIET,
         now: Callable[[], float] = time.monotonic,
     ):
-        """`kind`: of the group that weights go over; None: nccl where both sides are on CUDA, else gloo."""
+        """
+        Args:
+            kind: of the group that weights go over; None: nccl where both sides are on CUDA, else gloo.
+            key: of the recipe, under which its servers stand.
+        """
         self.address = address
+        self.key = key
         self.known: set[str] = set()
         """Media that it was sent. Where it has forgotten one, it says so."""
         self.facts: dict[str, Any] = {}
@@ -143,7 +152,7 @@ class Remote:
         except ValueError:
             told = None
         if not isinstance(told, dict) or told.get("vlmrl") != 2:
-            raise ConfigError(f"rollout.vllm.servers: what answers at {self.address} is no rollout server of this version of vlmrl")
+            raise ConfigError(f"{self.key}.servers: what answers at {self.address} is no server of this version of vlmrl")
         if told.get("alive") is not True:
             return Lost(reason="ended", detail="its engine does not get on")
         try:
@@ -201,21 +210,9 @@ class Remote:
         Args:
             patches: those of media, by key; asked for where the server does not have them.
         """
-        keys = [medium.key for medium in ask.placed.media]
-        for _ in range(2):
-            unknown = [key for key in dict.fromkeys(keys) if key not in self.known]
-            reply = self.post("generate", ask_message(ask, patches(unknown)), stop=stop, beat=self.heard)
-            if isinstance(reply, Lost):
-                return reply
-            missing = reply.get("missing")
-            if not missing:
-                break
-            if not isinstance(missing, list) or not set(missing) <= set(keys):
-                return Lost(reason="damaged", detail="it misses media that were not asked about")
-            self.known.difference_update(missing)
-        else:
-            return Lost(reason="refused", detail="it does not keep the media that it is sent")
-        self.known.update(keys)
+        reply = self._exchange("generate", ask.placed, lambda keys: ask_message(ask, patches(keys)), stop)
+        if isinstance(reply, Lost):
+            return reply
         try:
             version, answers = answers_from(reply, ask.placed.ids)
         except WireError as error:
@@ -225,6 +222,42 @@ class Remote:
         if len(answers) != len(ask.seeds):
             return Lost(reason="damaged", detail=f"{len(answers)} answers to {len(ask.seeds)} seeds")
         return answers
+
+    def score(
+        self,
+        ask: ScoreRequest,
+        ids: Sequence[np.ndarray],
+        patches: Callable[[Sequence[str]], Mapping[str, np.ndarray]],
+        *,
+        stop: Callable[[], bool],
+    ) -> list[np.ndarray] | Lost:
+        """Log-probs of answers under a teacher, float32 [T, K] for each (`wire.score_message`). `patches`: as of `ask`."""
+        reply = self._exchange("score", ask.placed, lambda keys: score_message(ask, ids, patches(keys)), stop)
+        if isinstance(reply, Lost):
+            return reply
+        try:
+            return scores_from(reply, ask, ids)
+        except WireError as error:
+            return Lost(reason="damaged", detail=str(error))
+
+    def _exchange(
+        self, route: str, placed: Placed, message: Callable[[Sequence[str]], bytes], stop: Callable[[], bool]
+    ) -> dict[str, Any] | Lost:
+        """Ask about a prompt. `message`: the question, with the media that the server may not have, by their keys."""
+        keys = [medium.key for medium in placed.media]
+        for _ in range(2):
+            unknown = [key for key in dict.fromkeys(keys) if key not in self.known]
+            reply = self.post(route, message(unknown), stop=stop, beat=self.heard)
+            if isinstance(reply, Lost):
+                return reply
+            missing = reply.get("missing")
+            if not missing:
+                self.known.update(keys)
+                return reply
+            if not isinstance(missing, list) or not set(missing) <= set(keys):
+                return Lost(reason="damaged", detail="it misses media that were not asked about")
+            self.known.difference_update(missing)
+        return Lost(reason="refused", detail="it does not keep the media that it is sent")
 
     # ---- weights -------------------------------------------------------------------------------------------------------
 
@@ -318,7 +351,7 @@ class Remote:
     def _require_allowed(self, status: int) -> None:
         if status == 401:
             given = "without a token" if self._token is None else "with another token than its own"
-            raise ConfigError(f"rollout.vllm.token_file: the server at {self.address} was asked {given}")
+            raise ConfigError(f"{self.key}.token_file: the server at {self.address} was asked {given}")
 
 
 def _cut(data: bytes) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""`vlmrl serve --rollouts`: vLLM's own server with our routes, started as a recipe's stage needs it."""
+"""`vlmrl serve --rollouts` and `--teacher`: vLLM's own server with our routes, started as a recipe's stage needs it, or for a teacher."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from vlmrl.config.addresses import address_of, is_loopback
 from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config, RolloutSection, RolloutStage
 from vlmrl.errors import ConfigError
-from vlmrl.extras.vllm.endpoint import NAME, TOKEN_FILE, where_of
-from vlmrl.extras.vllm.engine import arguments_of
+from vlmrl.evals.ask.models import compute_dtype
+from vlmrl.extras.vllm.endpoint import NAME, TEACHER, TOKEN_FILE, where_of
+from vlmrl.extras.vllm.engine import CoreOptions, arguments_of
 from vlmrl.extras.vllm.secret import made_token
 from vlmrl.extras.vllm.stage import core_options, room
 from vlmrl.policy.foreign import unproven
@@ -54,10 +55,7 @@ def serve(
         ConfigError: no stage generates with vLLM, the port or the token cannot be had, or others could ask without a token.
     """
     rollout, needed = sections(cfg, stage)
-    host, port = free_address(listen, with_token=token_file is not None)
-    if token_file is not None:
-        token_file = token_file.expanduser().absolute()
-        made_token(token_file, "--token-file")
+    door = _door(listen, token_file)
     path = places().model
     cfg = settled(loaded(cfg), path).config
     bundle = load_processor(path, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
@@ -72,20 +70,90 @@ def serve(
         cpu=cpu,
     )
     options = replace(options, max_model_len=max(options.max_model_len, needed))
+    given = [*flags(arguments_of(options)), "--weight-transfer-config", json.dumps({"backend": NAME})]
+    _start(path, given, {}, door, cpu=cpu, say=say, print_=print_, become=become)
+
+
+def serve_teacher(
+    path: str,
+    more: Sequence[str],
+    *,
+    listen: str,
+    token_file: Path | None,
+    device: str,
+    dtype: str,
+    say: Callable[[str], None],
+    print_: bool = False,
+    become: Callable[[str, list[str], Mapping[str, str]], Any] = os.execve,
+) -> None:
+    """Become vLLM's server with the weights of a model, which stay.
+
+    Args:
+        more: options of vLLM, which hold where ours say otherwise.
+        print_: say the line that starts it by hand, and start nothing.
+        become: takes the place of this process.
+
+    Raises:
+        ConfigError: the model is not one of ours, the port or the token cannot be had, or others could ask without a token.
+    """
+    door = _door(listen, token_file)
+    bundle = load_processor(path)
+    cpu = pick_device(device).type == "cpu"
+    options = CoreOptions(
+        path=path,
+        revision=None,
+        architecture=type(empty_model(config_of(path, bundle, None), "sdpa")).__name__,
+        dtype=compute_dtype(device, dtype),
+        max_model_len=0,
+        max_num_seqs=64,
+        memory=0.4 if cpu else 0.9,
+        cache_bytes=None,
+        eager=cpu,
+    )
+    # of vLLM's two model runners the one whose hidden states `scoring` sees
+    own = {TEACHER: "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+    _start(path, [*flags(arguments_of(options)), *more], own, door, cpu=cpu, say=say, print_=print_, become=become)
+
+
+def _door(listen: str, token_file: Path | None) -> tuple[str, int, Path | None]:
+    """Where a server listens, and the file of its token, which is made if it is not there.
+
+    Raises:
+        ConfigError: the port or the token cannot be had, or others could ask without a token.
+    """
+    host, port = free_address(listen, with_token=token_file is not None)
+    if token_file is not None:
+        token_file = token_file.expanduser().absolute()
+        made_token(token_file, "--token-file")
+    return host, port, token_file
+
+
+def _start(
+    path: str,
+    given: Sequence[str],
+    own: Mapping[str, str],
+    door: tuple[str, int, Path | None],
+    *,
+    cpu: bool,
+    say: Callable[[str], None],
+    print_: bool,
+    become: Callable[[str, list[str], Mapping[str, str]], Any],
+) -> None:
+    """Become vLLM's server, or say the line. `own`: variables of its environment beside those of every server of ours."""
+    host, port, token_file = door
     # vLLM loads routes of plug-ins that are named alone, and none but those that are named: what the machine names stays
     plugins = dict.fromkeys([*filter(None, os.environ.get("VLLM_PLUGINS", "").split(",")), NAME])
-    own = {"VLLM_PLUGINS": ",".join(plugins)} | ({} if token_file is None else {TOKEN_FILE: str(token_file)})
-    given = ["--host", host, "--port", str(port), *flags(arguments_of(options)), "--weight-transfer-config", json.dumps({"backend": NAME})]
-    given += ["--disable-uvicorn-access-log", "--disable-fastapi-docs"]
+    own = {"VLLM_PLUGINS": ",".join(plugins), **own} | ({} if token_file is None else {TOKEN_FILE: str(token_file)})
+    line = ["--host", host, "--port", str(port), "--disable-uvicorn-access-log", "--disable-fastapi-docs", *given]
     if print_:
-        say(f"{shlex.join(f'{name}={value}' for name, value in own.items())} {shlex.join(['vllm', 'serve', path, *given])}")
+        say(f"{shlex.join(f'{name}={value}' for name, value in own.items())} {shlex.join(['vllm', 'serve', path, *line])}")
         return
     say(f"vLLM starts, and will listen on {where_of(host, port)}")
     environment = ENVIRONMENT | dict(os.environ) | own
     if cpu:
         environment["PYTHONPATH"] = os.pathsep.join([str(AT_START), str(PACKAGE), *filter(None, [environment.get("PYTHONPATH")])])
     # what `vllm serve` runs; the command itself does not start in vLLM's build for the CPU, which has another name
-    become(sys.executable, [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", path, *given], environment)
+    become(sys.executable, [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", path, *line], environment)
 
 
 def flags(arguments: Mapping[str, Any]) -> list[str]:

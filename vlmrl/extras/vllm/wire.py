@@ -1,16 +1,17 @@
 """Messages between the trainer and rollout servers: JSON, and pixels as safetensors. Nothing in them can become code.
 
-A prompt comes as one file of safetensors: its description under `ask`, as the bytes of JSON, and patches under the keys of their media. All
-else is JSON. Neither side needs the other's packages, and what is received is checked before it is used.
+A prompt comes as one file of safetensors: its description under `ask`, as the bytes of JSON, patches under the keys of their media, and ids
+that are to be scored. All else is JSON. Neither side needs the other's packages, and what is received is checked before it is used.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ TYPE = "application/x-vlmrl"
 """Content type of messages. A page in a browser cannot send it without asking first, and is never answered."""
 BEAT = b" "
 """Sent in front of a reply while it is being made: the server lives, and its engine gets on. JSON may begin with it."""
-_PATCHES = "patches."
+_PATCHES, _IDS = "patches.", "ids."
 
 
 class WireError(ValueError):
@@ -36,7 +37,8 @@ class WireError(ValueError):
 
 
 class RefusalError(VlmrlError):
-    """A question or weights are not taken. `reason` is a short code: `version`, `load`, `line`, `refused`, `ended`."""
+    """A question or weights are not taken. `reason` is a short code: `version`, `load`, `line`, `teacher`, `refused`,
+    `ended`."""
 
     def __init__(self, reason: str, detail: str):
         self.reason, self.detail = reason, detail
@@ -56,14 +58,26 @@ class GenerateRequest:
     forbidden: tuple[int, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoreRequest:
+    """Answers to one prompt that a teacher is to score."""
+
+    placed: Placed
+    teacher: str
+    """Fingerprint of the one that is to score (`identity`)."""
+    temperature: float
+    forbidden: tuple[int, ...]
+
+
 _ASK = TypeAdapter(GenerateRequest)
+_SCORE = TypeAdapter(ScoreRequest)
 _VERSION = TypeAdapter(Version)
+A = TypeVar("A")
 
 
 def ask_message(ask: GenerateRequest, patches: Mapping[str, np.ndarray]) -> bytes:
     """A question. `patches`: uint8 [patches, dim] by key of the medium, those that the server may not have yet."""
-    told = {_PATCHES + key: torch.from_numpy(np.ascontiguousarray(of)) for key, of in patches.items()}
-    return save({"ask": torch.frombuffer(bytearray(_ASK.dump_json(ask)), dtype=torch.uint8), **told})
+    return _message(_ASK.dump_json(ask), {_PATCHES + key: of for key, of in patches.items()})
 
 
 def ask_from(data: bytes) -> tuple[GenerateRequest, dict[str, np.ndarray]]:
@@ -72,21 +86,84 @@ def ask_from(data: bytes) -> tuple[GenerateRequest, dict[str, np.ndarray]]:
     Raises:
         WireError: it is none.
     """
+    ask, tensors = _taken(data, _ASK)
+    _require_placed(ask.placed)
+    if not ask.seeds:
+        raise WireError("no answer is asked for")
+    return ask, _patches(tensors)
+
+
+def score_message(ask: ScoreRequest, ids: Sequence[np.ndarray], patches: Mapping[str, np.ndarray]) -> bytes:
+    """A question to a teacher. `ids`: of each answer, int32 [T, K], its own tokens first and beside them those that are asked for at the
+    same places."""
+    told = {_PATCHES + key: of for key, of in patches.items()} | {f"{_IDS}{n}": of for n, of in enumerate(ids)}
+    return _message(_SCORE.dump_json(ask), told)
+
+
+def score_from(data: bytes) -> tuple[ScoreRequest, list[np.ndarray], dict[str, np.ndarray]]:
+    """A question to a teacher, its ids and its patches.
+
+    Raises:
+        WireError: it is none.
+    """
+    ask, tensors = _taken(data, _SCORE)
+    _require_placed(ask.placed)
+    ids = [tensors.pop(f"{_IDS}{n}").numpy() for n in range(sum(name.startswith(_IDS) for name in tensors)) if f"{_IDS}{n}" in tensors]
+    if not ids or not ask.placed.ids or not all(of.dtype == np.int32 and of.ndim == 2 and of.size and of.min() >= 0 for of in ids):
+        raise WireError("no ids are to be scored, or they are no rows of ids")
+    if not ask.temperature > 0:
+        raise WireError("the temperature is not positive")
+    return ask, ids, _patches(tensors)
+
+
+def scores_message(ask: ScoreRequest, scores: Sequence[bytes]) -> dict[str, Any]:
+    """A teacher's reply. `scores`: of each answer, float32 [T, K]."""
+    told = [base64.b64encode(of).decode("ascii") for of in scores]
+    return {"teacher": ask.teacher, "prompt": digest(ask.placed.ids), "scores": told}
+
+
+def scores_from(message: Mapping[str, Any], ask: ScoreRequest, ids: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The log-probs of a teacher's reply, float32 [T, K] for each answer.
+
+    Raises:
+        WireError: it is none, or one to another question.
+    """
+    try:
+        if message["teacher"] != ask.teacher or message["prompt"] != digest(ask.placed.ids):
+            raise WireError("it is of another teacher, or of another prompt")
+        rows = [np.frombuffer(base64.b64decode(of, validate=True), dtype="<f4") for of in message["scores"]]
+        return [made.reshape(of.shape) for made, of in zip(rows, ids, strict=True)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise error if isinstance(error, WireError) else WireError(f"no reply: {error!r}"[:200]) from error
+
+
+def _message(ask: bytes, tensors: Mapping[str, np.ndarray]) -> bytes:
+    told = {name: torch.from_numpy(np.ascontiguousarray(of)) for name, of in tensors.items()}
+    return save({"ask": torch.frombuffer(bytearray(ask), dtype=torch.uint8), **told})
+
+
+def _taken(data: bytes, kind: TypeAdapter[A]) -> tuple[A, dict[str, torch.Tensor]]:
     try:
         tensors = load(data)
-        ask = _ASK.validate_json(tensors.pop("ask").numpy().tobytes(), strict=True)
+        return kind.validate_json(tensors.pop("ask").numpy().tobytes(), strict=True), tensors
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise WireError(f"no question: {error!r}"[:300]) from error
+
+
+def _patches(tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
     if not all(name.startswith(_PATCHES) and of.dtype == torch.uint8 and of.ndim == 2 for name, of in tensors.items()):
         raise WireError("beside the question are patches, in rows of bytes")
-    for one in ask.placed.media:
-        if not 0 <= one.start < one.end <= len(ask.placed.ids) or min(one.grid) < 1:
+    return {name.removeprefix(_PATCHES): of.numpy() for name, of in tensors.items()}
+
+
+def _require_placed(placed: Placed) -> None:
+    for one in placed.media:
+        if not 0 <= one.start < one.end <= len(placed.ids) or min(one.grid) < 1:
             raise WireError("a medium stands outside of its prompt, or has no grid")
         if any(not one.start <= first < last <= one.end for first, last in one.shown or ()):
             raise WireError("placeholders stand outside of their medium")
-    if not ask.seeds or ask.placed.merge < 1:
+    if placed.merge < 1:
         raise WireError("no answer is asked for")
-    return ask, {name.removeprefix(_PATCHES): of.numpy() for name, of in tensors.items()}
 
 
 def version_from(given: Any) -> Version:

@@ -15,6 +15,8 @@ from typing import Any, TypedDict
 
 import torch
 
+from vlmrl.extras.vllm.scoring import Scoring
+
 
 class LoadReport(TypedDict):
     """What one worker says after a synchronisation. Of several each has its shard of the parameters, and is handed whole tensors."""
@@ -135,3 +137,12 @@ class WeightReceiver:
     def vlmrl_report(self) -> LoadReport:
         """On a server: what has become of the last weights (`transfer.Receiver`)."""
         return self.weight_transfer_engine.report()
+
+    def vlmrl_watch(self) -> str:
+        """On a teacher's server: score what requests ask from now on; why that cannot be, empty where it can."""
+        self._vlmrl_scoring = Scoring()
+        return self._vlmrl_scoring.watch(self.model_runner)
+
+    def vlmrl_scores(self, name: str) -> bytes | None:
+        """On a teacher's server: hand out the scores of a request (`Scoring.fetch`)."""
+        return self._vlmrl_scoring.fetch(name)

@@ -106,6 +106,39 @@ def test_the_line_by_hand_is_the_same(tiny_files: tuple[Path, Path], monkeypatch
     assert line[4:] == became[0][1][5:]
 
 
+def test_a_teacher_is_served_with_its_own_weights(tiny_files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """vLLM takes the last of an option that is given twice: those behind `--` are behind ours."""
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    model, said, became = str(tiny_files[0]), list[str](), list[Any]()
+    for print_ in (True, False):
+        rollout_server.serve_teacher(
+            model,
+            ["--max-model-len", "512"],
+            listen="127.0.0.1:7124",
+            token_file=tmp_path / "token",
+            device="cpu",
+            dtype="auto",
+            say=said.append,
+            print_=print_,
+            become=lambda *given: became.append(given),
+        )
+    line, (_, command, environment) = shlex.split(said[0]), became[0]
+    assert line[:6] == [
+        "VLLM_PLUGINS=vlmrl",
+        "VLMRL_TEACHER=1",
+        "VLLM_USE_V2_MODEL_RUNNER=0",
+        f"VLMRL_TOKEN_FILE={tmp_path / 'token'}",
+        "vllm",
+        "serve",
+    ]
+    assert line[7:] == command[5:]
+    options = dict(itertools.pairwise(command))
+    assert (options["--model"], options["--dtype"], options["--max-model-len"]) == (model, "float32", "512")
+    assert "--weight-transfer-config" not in command
+    assert (environment["VLMRL_TEACHER"], environment["VLLM_USE_V2_MODEL_RUNNER"]) == ("1", "0")
+    assert command[-2:] == ["--max-model-len", "512"]
+
+
 def test_a_port_that_is_taken_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -18,7 +18,7 @@ Ours: output matrices of one tokenizer may be padded to different sizes; the ids
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from typing import Any
@@ -97,7 +97,7 @@ def _cut(outputs: Outputs, size: int) -> Outputs:
     return replace(outputs, head_VH=outputs.head_VH[:size], bias_V=bias_V)
 
 
-def _chunks(outputs: Outputs, plan: HeadPlan) -> Iterator[tuple[slice, slice, Tensor]]:
+def chunks_of(outputs: Outputs, plan: HeadPlan) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield (rows, columns, z of them [R, C]), the vocabulary outside so that each part of the matrix is cast once."""
     hidden_c = outputs.hidden_MH.to(plan.compute)
     for columns in ranges(len(outputs.head_VH), plan.vocab):
@@ -111,7 +111,7 @@ def _chunks(outputs: Outputs, plan: HeadPlan) -> Iterator[tuple[slice, slice, Te
 def _log_z(outputs: Outputs, plan: HeadPlan) -> Tensor:
     """Log of the sum of exp(z) over the vocabulary, [M]."""
     out_M = torch.full((len(outputs.hidden_MH),), float("-inf"), dtype=plan.exact, device=outputs.hidden_MH.device)
-    for rows, _, z_RC in _chunks(outputs, plan):
+    for rows, _, z_RC in chunks_of(outputs, plan):
         out_M[rows] = torch.logaddexp(out_M[rows], z_RC.logsumexp(1))
     return out_M
 
@@ -125,7 +125,7 @@ def _log_mixture(logq: Tensor, logp: Tensor, beta: float) -> Tensor:
 
 def _pairs(student: Outputs, sides: _Sides, z_q: Tensor, z_p: Tensor) -> Iterator[tuple[slice, slice, Tensor, Tensor, Tensor]]:
     """Yield (rows, columns, student's z, log q, log p) of each chunk."""
-    both = zip(_chunks(student, sides.plans[0]), _chunks(sides.teacher, sides.plans[1]), strict=True)
+    both = zip(chunks_of(student, sides.plans[0]), chunks_of(sides.teacher, sides.plans[1]), strict=True)
     for (rows, columns, z_RC), (_, _, other_RC) in both:
         yield rows, columns, z_RC, z_RC - z_q[rows, None], other_RC.to(z_RC.dtype) - z_p[rows, None]
 
@@ -158,28 +158,54 @@ class _Divergence(Function):
         sides: _Sides = ctx.sides
         beta, plan = sides.beta, sides.plans[0]
         student = Outputs(hidden_MH=hidden, head_VH=head, bias_V=bias, cap=plan.cap)
-        d_hidden, d_head, d_bias = (
-            torch.zeros_like(value, dtype=plan.exact) if needed else None
-            for value, needed in zip((hidden, head, bias), ctx.needs_input_grad[:3], strict=True)
-        )
-        scale = grad.to(plan.exact) * (1 - beta if 0 < beta < 1 else 1) / plan.temperature  # dz/dl = 1 / T
-        with torch.autocast(hidden.device.type, enabled=False):
-            hidden_c = hidden.to(plan.compute)
+        scale = grad * (1 - beta if 0 < beta < 1 else 1)
+
+        def slopes() -> Iterator[Part]:
             for rows, columns, z, logq, logp in _pairs(student, sides, z_q, z_p):
                 if beta == 0:
-                    dz = logq.exp() - logp.exp()
+                    yield rows, columns, z, logq.exp() - logp.exp()
                 else:
-                    dz = logq.exp() * (logq - _log_mixture(logq, logp, beta) - reverse[rows, None])
-                dz.mul_(scale[rows, None])
-                slope = cap_slope(z, plan)
-                if slope is not None:
-                    dz.mul_(slope)
-                if d_bias is not None:
-                    d_bias[columns] += dz.sum(0)
-                dz_c = dz.to(plan.compute)  # products of the compute type, sums of the exact one, as in `policy.head`
-                if d_hidden is not None:
-                    accumulate(d_hidden[rows], dz_c, head[columns].to(plan.compute))
-                if d_head is not None:
-                    accumulate(d_head[columns], dz_c.T, hidden_c[rows])
-        found = zip((d_hidden, d_head, d_bias), (hidden, head, bias), strict=True)
-        return *(None if value is None else value.to(of.dtype) for value, of in found), None
+                    yield rows, columns, z, logq.exp() * (logq - _log_mixture(logq, logp, beta) - reverse[rows, None])
+
+        return *pulled_back(student, plan, scale, slopes(), ctx.needs_input_grad), None
+
+
+Part = tuple[slice, slice, Tensor, Tensor]
+"""Rows and columns of a chunk, its z and the derivative of something by it, [R, C]."""
+
+
+def pulled_back(
+    outputs: Outputs, plan: HeadPlan, grad_M: Tensor, parts: Iterator[Part], needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """Carry derivatives by z back to hidden states, matrix and bias.
+
+    Args:
+        grad_M: of each token's value, which `parts` are the derivatives of.
+        needed: which of the three have a gradient.
+
+    Returns:
+        The three gradients; None where none is needed.
+    """
+    hidden, head = outputs.hidden_MH, outputs.head_VH
+    given = (hidden, head, outputs.bias_V)
+    d_hidden, d_head, d_bias = (
+        torch.zeros_like(value, dtype=plan.exact) if value is not None and wanted else None
+        for value, wanted in zip(given, needed, strict=False)
+    )
+    scale = grad_M.to(plan.exact) / plan.temperature  # dz/dl = 1 / T
+    with torch.autocast(hidden.device.type, enabled=False):
+        hidden_c = hidden.to(plan.compute)
+        for rows, columns, z, dz in parts:
+            dz.mul_(scale[rows, None])
+            slope = cap_slope(z, plan)
+            if slope is not None:
+                dz.mul_(slope)
+            if d_bias is not None:
+                d_bias[columns] += dz.sum(0)
+            dz_c = dz.to(plan.compute)  # products of the compute type, sums of the exact one, as in `policy.head`
+            if d_hidden is not None:
+                accumulate(d_hidden[rows], dz_c, head[columns].to(plan.compute))
+            if d_head is not None:
+                accumulate(d_head[columns], dz_c.T, hidden_c[rows])
+    found = zip((d_hidden, d_head, d_bias), given, strict=True)
+    return tuple(None if value is None or of is None else value.to(of.dtype) for value, of in found)

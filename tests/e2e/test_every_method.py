@@ -217,7 +217,7 @@ IDLE = "the written answers give it nothing to do (calls at different places, an
 ELSEWHERE: dict[str, dict[str, str]] = {
     "advantage": {"grpo": DEFAULTS, "spo_tree": TURNS},
     "reweight": {"teacher_reverse_kl": TAUGHT, "aspo": IDLE},
-    "auxiliary_loss": {"teacher_jsd": TAUGHT, "llds": IDLE},
+    "auxiliary_loss": {"teacher_jsd": TAUGHT, "teacher_topk_kl": TAUGHT, "llds": IDLE},
     "reward_shaping": {"scope_proposed": IDLE},
     "credit": {"broadcast": DEFAULTS},
     "policy_loss": {"ppo_clip": DEFAULTS},

@@ -56,6 +56,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
     "check of a GPU": {"plan": "vlmrl.extras.plan.recipe:warning"},
     "check of methods": {"trial": "vlmrl.extras.trial.theirs:try_methods"},
     "rollout engine": {"vllm": "vlmrl.extras.vllm.stage:VLLM"},
+    "servers of a teacher": {"vllm": "vlmrl.extras.vllm.scorer:of_servers"},
     "engine of evaluations": {"vllm": "vlmrl.extras.vllm.evaluation:opened"},
     "rows of Python": {"suite": "vlmrl.extras.python.checked:suite"},
     "service of a run": {"judges": "vlmrl.extras.judges.services:of_run"},

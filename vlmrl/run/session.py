@@ -210,8 +210,7 @@ class Session:
 def fixed_options(cfg: Config) -> dict[str, Any]:
     """The part of a config that decides the numbers: it may not change between start and resume. Cadence, caches and display may."""
     out = cfg.model_dump(mode="json")
-    for free in ("checkpoint", "keep"):
-        del out[free]
+    del out["checkpoint"], out["keep"]
     if cfg.model.family == type(cfg.model).model_fields["family"].default:  # runs that were begun before there was a choice
         del out["model"]["family"]
     if cfg.model.quantize == "none":
@@ -234,9 +233,9 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         out["toy"] = {key: value for key, value in out["toy"].items() if key != "cache" and (key, value) != ("base_media", None)}
     for stage in out["stages"]:
         del stage["checkpoint_every"], stage["max_tokens_per_microbatch"], stage["epochs"]  # by now they are steps
-        if "rollout" in stage:
-            for name in ("replay_gap", "max_gap", "vllm"):
-                del stage["rollout"][name]
+        for part, free in (("rollout", ("replay_gap", "max_gap", "vllm")), ("teacher", ("servers", "token_file", "patience"))):
+            for name in free if part in stage else ():
+                del stage[part][name]
         if stage.get("environment") is not None:
             for name in ("workers", "deadline", "memory", "retries", "ahead", "max_faults"):
                 del stage["environment"][name]

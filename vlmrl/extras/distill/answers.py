@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vlmrl import rng
+from vlmrl.extras.distill.teacher import Teacher
 from vlmrl.policy.pack import Row
 from vlmrl.rollout.own import own_engine
 from vlmrl.types import GenerationSettings, Request
@@ -29,7 +30,7 @@ def teacher_rows(scores: TeacherScores, stage: Stage, cfg: Imitate) -> tuple[Row
         DataError: a file has changed between both looks at it, or a row has no hint.
     """
     teacher, rollout = scores.teacher, cfg.rollout
-    assert teacher is not None
+    assert isinstance(teacher, Teacher)
     with stage.timed_loader():
         taken = stage.loader.next_batch(stage.state.ledger, prompts=rollout.prompts_per_step, rollouts=rollout.num_generations)
     with stage.clock.phase("rollout"):

@@ -37,7 +37,7 @@ def check_sides(report: AuditReport, cfg: Config, model: str, data: Path) -> Non
         bundle = load_processor(model, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
         store, student = open_media(cfg, bundle, data)
         try:
-            if not stage.teacher.at_hand:
+            if not stage.teacher.at_hand and not stage.teacher.served:
                 bundle = teacher_bundle(stage.teacher, bundle)
             other = MediaStore.of(settings_of(media_settings(cfg), stage.teacher), bundle)
             teacher = encoder_of(bundle, other, data, cfg)
@@ -72,6 +72,8 @@ def _told(cfg: Config, stage: Taught, student: Encoder, teacher: Encoder, data: 
         f"by the first {len(shown)} rows; the teacher {does} up to {once[1]} tokens in a step, forward alone, and the policy trains on "
         f"up to {once[0]}"
     )
+    if stage.teacher.served:
+        said += f"; a server of the teacher needs room for {max(seen) + rollout.max_new_tokens} tokens (--max-model-len)"
     if not stage.teacher.sees_more and stage.teacher.weights in (START, OFF):
         return f"{said}; it sees nothing else than the policy, which it is"
     pixels = sum(sample.meta.get("frame") == "pixel" for sample, _ in shown)

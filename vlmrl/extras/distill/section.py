@@ -7,12 +7,14 @@ from typing import Literal
 from pydantic import Field
 
 from vlmrl.config.section import Method, PositiveInt, RewardMethod, Section, default
-from vlmrl.config.stages import GrpoSection, RolloutStage
+from vlmrl.config.stages import GrpoSection, RolloutStage, VllmSection
 
-SAMPLED, WHOLE = "teacher_reverse_kl", "teacher_jsd"
-"""The methods that ask the teacher: for the sampled tokens alone, and for the whole vocabulary."""
+SAMPLED, WHOLE, LIKELIEST = "teacher_reverse_kl", "teacher_jsd", "teacher_topk_kl"
+"""The methods that ask the teacher: for the sampled tokens alone, the whole vocabulary, and the ids that the policy finds likeliest."""
 START, OFF, AVERAGE = "start", "adapter_off", "average"
 """Teachers that are made of what the stage starts from."""
+SERVER = "server"
+"""A teacher whose weights are not in this process."""
 
 
 class AverageSection(Section):
@@ -44,8 +46,12 @@ class TeacherSection(Section):
     weights: str = Field(
         default=START,
         description="start: the weights that the stage starts from, frozen; adapter_off: the same under the adapters of model.lora; "
-        "average: a running average of the policy, which begins there; else a model, folder or hub id, with the same tokenizer",
+        "average: a running average of the policy, which begins there; server: on `servers`; else a model, folder or hub id, with the same "
+        "tokenizer",
     )
+    servers: tuple[str, ...] = Field(default=(), description="HOST:PORT of each `vlmrl serve --teacher`, with weights: server")
+    token_file: str | None = Field(default=None, description="File with the token of the servers, readable by its owner alone")
+    patience: float = Field(default=600.0, gt=0, description="Seconds without any server after which the run ends with exit code 69")
     average: AverageSection = AverageSection()
     media: TeacherMediaSection = TeacherMediaSection()
     hint: str | None = Field(
@@ -56,6 +62,11 @@ class TeacherSection(Section):
     def at_hand(self) -> bool:
         """Whether the teacher is made of what the stage starts from, and nothing else has to be loaded."""
         return self.weights in (START, OFF, AVERAGE)
+
+    @property
+    def served(self) -> bool:
+        """Whether its weights are on servers."""
+        return self.weights == SERVER
 
     @property
     def moves(self) -> bool:
@@ -75,7 +86,11 @@ class TeacherSection(Section):
             out.append(
                 f"teacher.average is of a teacher that follows the policy, and teacher.weights is '{self.weights}'; set it to average"
             )
-        return out
+        if self.served != bool(self.servers):
+            out.append("teacher.servers and teacher.weights: server go together; give both, or neither")
+        # the same rules as for servers that generate
+        listed = VllmSection(servers=self.servers, token_file=self.token_file).problems()
+        return out + [problem.replace("rollout.vllm.", "teacher.") for problem in listed]
 
 
 def _alone(stage: RolloutStage) -> list[str]:
@@ -102,9 +117,14 @@ class DistillSection(GrpoSection):
     def problems(self) -> list[str]:
         # the one thing that such a stage may lack
         out = [one for one in super().problems() if one != "rewards is empty"] + self.teacher.problems()
-        asked = [method.name for method in (*self.reweight, *self.auxiliary_losses) if method.name in (SAMPLED, WHOLE)]
+        asked = [method.name for method in (*self.reweight, *self.auxiliary_losses) if method.name in (SAMPLED, WHOLE, LIKELIEST)]
         if not asked:
             out.append(f"teacher: nothing asks it; name {SAMPLED} under reweight or {WHOLE} under auxiliary_losses, or take kind: grpo")
+        if self.teacher.served and WHOLE in asked:
+            out.append(
+                f"auxiliary_losses '{WHOLE}' compares whole distributions, which teacher.weights: server does not send; take {LIKELIEST}, "
+                "or give the model's folder to teacher.weights"
+            )
         return out + _alone(self)
 
 
@@ -121,6 +141,8 @@ class Imitate(RolloutStage):
             out.append("rewards: nothing scores answers of a teacher; remove them, or take kind: distill")
         if self.teacher.moves:
             out.append("teacher.weights: average: a policy that learns from answers of its own average stays where it is; take start")
+        if self.teacher.served:
+            out.append("teacher.weights: server: it scores answers and gives none; take start, or the folder of a model")
         if self.rollout.engine != "hf" or self.rollout.top_p != 1:
             out.append("rollout: the teacher answers in this process with its whole distribution; take engine: hf and top_p: 1")
         return out + _alone(self)

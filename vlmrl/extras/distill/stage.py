@@ -14,9 +14,11 @@ from vlmrl.config.schema import Config
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import ConfigError
 from vlmrl.extras.distill.answers import teacher_rows
-from vlmrl.extras.distill.methods.scores import DIVERGENCE, scores_of
-from vlmrl.extras.distill.section import AVERAGE, OFF, WHOLE, DistillSection, Imitate, Taught, TeacherSection
-from vlmrl.extras.distill.teacher import Teacher, TeacherJsd, TeacherScores, fingerprint_of
+from vlmrl.extras.distill.methods.scores import DIVERGENCE, TOPK, K, scores_of
+from vlmrl.extras.distill.section import AVERAGE, LIKELIEST, OFF, WHOLE, DistillSection, Imitate, Taught, TeacherSection
+from vlmrl.extras.distill.server import ServedTeacher, open_servers
+from vlmrl.extras.distill.teacher import Scores, Teacher, TeacherJsd, TeacherScores, fingerprint_of
+from vlmrl.extras.distill.topk import Chosen, TopKDivergence
 from vlmrl.extras.distill.view import BothViews, SeenRecord, TeacherView, settings_of, vocabulary_problem
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_processor
@@ -44,7 +46,8 @@ def distill(session: Session, cfg: DistillSection) -> None:
         raise ConfigError(problems)
     loop, algorithm = open_grpo(session, cfg, reference=cfg.teacher.at_hand, moves=cfg.teacher.moves)
     scores = scores_of(loop.stage)
-    scores.attach(open_teacher(loop, cfg), fingerprint_of(cfg.teacher))
+    teacher = open_teacher(loop, cfg)
+    scores.attach(teacher, teacher.servers.fingerprint if isinstance(teacher, ServedTeacher) else fingerprint_of(cfg.teacher))
     if cfg.teacher.moves:
         scores.follow(loop.stage, cfg.teacher.average.every, cfg.teacher.average.decay)
     for method in cfg.auxiliary_losses:
@@ -52,6 +55,10 @@ def distill(session: Session, cfg: DistillSection) -> None:
             scores.beta = float(method.arguments.get("beta", 0.5))
             stat = TeacherJsd(scores=scores, beta=scores.beta)
             loop.stage.learner.stats = {**loop.stage.learner.stats, DIVERGENCE: stat}
+        if method.name == LIKELIEST:
+            ids = max(session.bundle.tokenizer.get_vocab().values()) + 1
+            scores.chosen = Chosen(k=int(method.arguments.get("k", K)), ids=ids)
+            loop.stage.learner.stats = {**loop.stage.learner.stats, TOPK: TopKDivergence(chosen=scores.chosen)}
     run_grpo(loop, cfg, algorithm)
 
 
@@ -86,24 +93,26 @@ def refused(cfg: Config, stage: Taught) -> list[str]:
         )
     if cfg.train.sharding != "ddp" or cfg.train.sequence > 1:
         out.append(f"{where}: not with weights in shards or a row on several ranks yet; take train.sharding: ddp and train.sequence: 1")
-    twice = [method for method in stage.auxiliary_losses if method.name == WHOLE] if isinstance(stage, DistillSection) else []
-    if len(twice) > 1:
-        out.append(f"stages.{stage.name}.auxiliary_losses: {WHOLE} is listed twice; one beta alone can be taken")
+    listed = [method.name for method in stage.auxiliary_losses] if isinstance(stage, DistillSection) else []
+    for name, what in ((WHOLE, "beta"), (LIKELIEST, "k")):
+        if listed.count(name) > 1:
+            out.append(f"stages.{stage.name}.auxiliary_losses: {name} is listed twice; one {what} alone can be taken")
     return out
 
 
-def open_teacher(loop: Loop, cfg: Taught) -> Teacher:
-    """Load the teacher, or take the stage's starting weights, and say what it sees.
+def open_teacher(loop: Loop, cfg: Taught) -> Scores:
+    """Load the teacher, meet its servers, or take the stage's starting weights, and say what it sees.
 
     Raises:
         ConfigError: it cannot be loaded, or has another tokenizer.
     """
     session, stage = loop.session, loop.stage
     bundle = session.bundle
+    policy, vision = session.policy, session.vision
     if cfg.teacher.at_hand:
         assert stage.reference is not None
         policy, vision = stage.reference.policy, stage.reference.vision
-    else:
+    elif not cfg.teacher.served:
         bundle = teacher_bundle(cfg.teacher, session.bundle)
         # the recipe's settings for a model of its own: `revision` and `quantize` are of model.path
         model = session.cfg.model.model_copy(update={"revision": None})
@@ -126,9 +135,14 @@ def open_teacher(loop: Loop, cfg: Taught) -> Teacher:
     record = SeenRecord.of(session.run.path / FOLDER / f"{cfg.name}.rank-{dist.rank()}.jsonl")
     watched = session.used.of(store, label=f"{FOLDER}/{cfg.name}/")
     encoder = encoder_of(bundle, watched, session.encoder.data_root, session.cfg)
-    return Teacher(
-        policy=policy, vision=vision, view=TeacherView(encoder=encoder, store=store, own=stage.store, hint=cfg.teacher.hint, seen=record)
-    )
+    view = TeacherView(encoder=encoder, store=store, own=stage.store, hint=cfg.teacher.hint, seen=record)
+    if not cfg.teacher.served:
+        return Teacher(policy=policy, vision=vision, view=view)
+    with session.clock.phase("load"):
+        servers, facts = open_servers(cfg.teacher, policy, store, stop=lambda: session.run.stop_requested)
+    loop.ends.callback(servers.close)
+    session.ui.say(f"teacher: {facts['architecture']} in {facts['dtype']} on {len(cfg.teacher.servers)} server(s)")
+    return ServedTeacher(view=view, servers=servers)
 
 
 def encoder_of(bundle: ProcessorBundle, media: Any, data: Path, cfg: Config) -> Encoder:

@@ -14,6 +14,7 @@ from torch import Tensor
 from vlmrl.errors import CheckpointError
 from vlmrl.extras.distill.divergence import Outputs, generalised_jsd
 from vlmrl.extras.distill.section import TeacherSection
+from vlmrl.extras.distill.topk import CHOSEN, Chosen, Told
 from vlmrl.extras.distill.view import TeacherView
 from vlmrl.policy.average import PREFIX, AveragedWeights
 from vlmrl.policy.load import files_of
@@ -32,11 +33,9 @@ _ENDS = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Teacher:
-    """A model that scores answers of the policy, and the prompts under which it does."""
+class Scores:
+    """Scores answers of the policy, wherever its model is, under prompts of its own."""
 
-    policy: Policy
-    vision: VisionCache
     view: TeacherView
 
     def rows_of(self, rows: Sequence[Row]) -> list[Row]:
@@ -47,12 +46,36 @@ class Teacher:
                 made[row.group] = self.view.of(row.prompt)
         return [dataclasses.replace(row, prompt=made[row.group]) for row in rows]
 
+    def score(self, learner: Learner, rows: Sequence[Row], stats: Mapping[str, HeadStat], chosen: Chosen | None) -> Tensor:
+        """Compute log-probs of the answers, [N, T] float32 on the CPU.
+
+        Args:
+            stats: quantities that the pass computes besides.
+            chosen: ids whose log-probs it takes as well; None: none.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teacher(Scores):
+    """A model in this process that scores answers of the policy."""
+
+    policy: Policy
+    vision: VisionCache
+
+    def score(self, learner: Learner, rows: Sequence[Row], stats: Mapping[str, HeadStat], chosen: Chosen | None) -> Tensor:
+        if chosen is not None:
+            stats = {**stats, CHOSEN: Told(chosen=chosen)}
+        return score_tokens(learner, rows, policy=self.policy, vision=self.vision, stats=stats).logp_NT
+
 
 @dataclass(kw_only=True)
 class TeacherScores:
     """What the teacher said of a step's rows, and the part of the stage's memory that knows which teacher that was."""
 
-    teacher: Teacher | None = None
+    teacher: Scores | None = None
+    chosen: Chosen | None = None
+    """The policy's likeliest ids, where a method compares them."""
     beta: float | None = None
     """Of the divergence over the whole vocabulary; None: no method asks for it, and no hidden states are kept."""
     hidden: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
@@ -66,7 +89,7 @@ class TeacherScores:
     _saved: dict[str, Any] = field(default_factory=dict[str, Any])
     """Of the average, from a checkpoint, until the teacher is there."""
 
-    def attach(self, teacher: Teacher, fingerprint: str) -> None:
+    def attach(self, teacher: Scores, fingerprint: str) -> None:
         """Take the teacher of the stage, once it is open.
 
         Raises:
@@ -74,7 +97,8 @@ class TeacherScores:
         """
         if self.fingerprint not in ("", fingerprint):
             raise CheckpointError(
-                "teacher.weights: its files are not those that this run was begun with; put them back, or choose another run.name"
+                "teacher.weights: its files are not those that this run was begun with, here or on its servers; put them back, or choose "
+                "another run.name"
             )
         self.teacher, self.fingerprint = teacher, fingerprint
 
@@ -84,7 +108,7 @@ class TeacherScores:
         Raises:
             CheckpointError: the checkpoint has another average.
         """
-        assert self.teacher is not None
+        assert isinstance(self.teacher, Teacher)
         own = dict(self.teacher.policy.model.named_parameters())
         self._stage = stage
         self.average = AveragedWeights({name: own[name] for name, _ in stage.learner.named}, every=every, decay=decay)
@@ -103,7 +127,7 @@ class TeacherScores:
         assert self.teacher is not None
         self.hidden.clear()
         stats: Mapping[str, HeadStat] = {} if self.beta is None else {KEPT: _Kept(scores=self)}
-        return score_tokens(learner, rows, policy=self.teacher.policy, vision=self.teacher.vision, stats=stats).logp_NT
+        return self.teacher.score(learner, rows, stats, self.chosen)
 
     def of_rows(self, rows: Sequence[Row], device: torch.device) -> Outputs:
         """Give the teacher's hidden states of rows that it has scored in this step, row after row, with its output layer."""
@@ -113,7 +137,7 @@ class TeacherScores:
 
     def after_update(self) -> None:
         """Move the average; any other teacher stays as it is."""
-        if self.average is None or self.teacher is None or self._stage is None:
+        if self.average is None or not isinstance(self.teacher, Teacher) or self._stage is None:
             return
         if self.average.step(dict(self._stage.learner.named)):
             # features of its tower are those of other weights now, if the tower trains

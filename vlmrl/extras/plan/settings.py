@@ -283,9 +283,12 @@ def lora_of(section: LoraSection | None) -> Lora | None:
 
 
 def _taught(stage: GrpoSection) -> float:
-    """Count the scoring passes of a stage with a teacher: its own, and one of the policy where advantages are made of both."""
-    sampled = any(method.name == "teacher_reverse_kl" for method in stage.reweight)
-    return 0.0 if stage.kind != "distill" else 2.0 if sampled else 1.0
+    """Count the scoring passes of a stage with a teacher: its own where it is not on a server, and one of the policy where advantages are
+    made of both, or its likeliest ids are asked for."""
+    if stage.kind != "distill":
+        return 0.0
+    names = {method.name for method in (*stage.reweight, *stage.auxiliary_losses)}
+    return float(not cast(Any, stage).teacher.served) + float(bool(names & {"teacher_reverse_kl", "teacher_topk_kl"}))
 
 
 def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
@@ -314,7 +317,8 @@ def _work(stage: StageBase, gpus: int) -> dict[str, Any]:
         old = 1.0 if stage.updates_per_step > 1 else 0.0
         out |= {"reference": compared > 0, "moves": moves, "passes": compared + old + _taught(stage)}
         if stage.kind == "distill":
-            out |= {"reference": True, "teacher": True, "moves": moves or cast(Any, stage).teacher.moves}
+            here = not cast(Any, stage).teacher.served
+            out |= {"reference": here or compared > 0, "teacher": here, "moves": moves or cast(Any, stage).teacher.moves}
     if stage.kind == "teacher_sft":  # a teacher of its own is counted as one of the policy's size; no pass scores its answers
         out |= {"reference": True, "teacher": True}
     return out

@@ -95,6 +95,17 @@ def test_a_teacher_that_moves_is_planned_as_exact_as_the_policy() -> None:
         assert settings.moves is moves
 
 
+def test_room_of_a_server_is_told_and_its_teacher_takes_none_here(tiny_files: tuple[Path, Path]) -> None:
+    """The teacher's longest prompt has 82 tokens."""
+    served = {"weights": "server", "servers": ["127.0.0.1:7000"], "media": {"min_pixels": 3136, "max_pixels": 4704}}
+    (note,) = report(*tiny_files, teacher=served).notes
+    config = Config.model_validate(recipe(teacher=served))
+    longest = config.stages[0].rollout.max_new_tokens + 82  # pyright: ignore
+    assert f"a server of the teacher needs room for {longest} tokens (--max-model-len)" in note
+    settings = settings_of(config, config.stages[0], shape=named_shape("qwen2.5-vl-3b"), gpu=gpu_of("h100"), gpus=1)
+    assert (settings.passes, settings.reference, settings.teacher) == (1.0, False, False)
+
+
 @pytest.mark.parametrize(("reweight", "passes"), [(["teacher_reverse_kl"], 2.0), ([], 1.0)])
 def test_a_plan_counts_the_passes(reweight: list[str], passes: float) -> None:
     methods = {"reweight": [{"name": name} for name in reweight], "auxiliary_losses": [{"name": "teacher_jsd"}]}

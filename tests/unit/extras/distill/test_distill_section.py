@@ -14,8 +14,10 @@ from vlmrl.errors import ConfigError
 from vlmrl.extras.distill.section import DistillSection, Imitate, TeacherMediaSection
 from vlmrl.extras.distill.stage import refused
 from vlmrl.run.kinds import KINDS
+from vlmrl.run.session import fixed_options
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "distill.yaml"
+SERVED = {"weights": "server", "servers": ["127.0.0.1:7000"]}
 
 
 def recipe(**stage: Any) -> dict[str, Any]:
@@ -59,6 +61,15 @@ def test_beside_rewards_and_with_the_whole_vocabulary() -> None:
         ({"environment": {"name": "toy_desk"}}, "environment: a teacher scores answers to the prompt of a row"),
         ({"rewards": [{"name": "format"}, {"name": "format"}]}, "reward 'format' is listed twice"),
         ({"kind": "grpo", "teacher": {}, "rewards": [{"name": "format"}]}, "teacher"),
+        ({"teacher": {"weights": "server"}}, "teacher.servers and teacher.weights: server go together"),
+        ({"teacher": {"servers": ["127.0.0.1:7000"]}}, "teacher.servers and teacher.weights: server go together"),
+        ({"teacher": {**SERVED, "servers": ["127.0.0.1"]}}, "teacher.servers: expected HOST:PORT"),
+        (
+            {"teacher": {**SERVED, "servers": ["10.0.0.9:7000"]}},
+            "teacher.servers: 10.0.0.9:7000 is on another machine, and teacher.token_file",
+        ),
+        ({"teacher": {**SERVED, "servers": ["127.0.0.1:7000"] * 2}}, "teacher.servers: 127.0.0.1:7000 is there twice"),
+        ({"teacher": SERVED, "auxiliary_losses": [{"name": "teacher_jsd"}]}, "'teacher_jsd' compares whole distributions"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(stage: dict[str, Any], said: str) -> None:
@@ -80,6 +91,7 @@ def test_a_stage_without_a_teacher_cannot_ask_one(field: str) -> None:
         ({"teacher": {"weights": "adapter_off"}}, "there is no model.lora; take start"),
         ({"teacher": {"weights": "average"}, "lora": {}}, "average needs weights of its own"),
         ({"auxiliary_losses": [{"name": "teacher_jsd"}, {"name": "teacher_jsd", "beta": 1.0}]}, "teacher_jsd is listed twice"),
+        ({"auxiliary_losses": [{"name": "teacher_topk_kl"}, {"name": "teacher_topk_kl", "k": 8}]}, "teacher_topk_kl is listed twice"),
     ],
 )
 def test_what_the_rest_of_the_recipe_forbids(changes: dict[str, Any], said: str) -> None:
@@ -91,6 +103,18 @@ def test_what_the_rest_of_the_recipe_forbids(changes: dict[str, Any], said: str)
     (stage,) = config.stages
     assert isinstance(stage, DistillSection)
     assert said in "\n".join(refused(config, stage))
+
+
+def test_on_servers_with_the_likeliest_ids_and_where_they_are_may_change() -> None:
+    config = load_recipe(recipe(teacher=SERVED, reweight=[], auxiliary_losses=[{"name": "teacher_topk_kl", "k": 8}])).config
+    (stage,) = config.stages
+    assert isinstance(stage, DistillSection)
+    assert stage.teacher.served
+    assert not stage.teacher.at_hand
+    assert refused(config, stage) == []
+    kept = fixed_options(config)["stages"][0]["teacher"]
+    assert kept["weights"] == "server"
+    assert not {"servers", "token_file", "patience"} & kept.keys()
 
 
 def test_not_in_shards() -> None:
@@ -122,6 +146,7 @@ def test_fine_tuning_on_the_teachers_answers() -> None:
         ({"rewards": [{"name": "format"}]}, "rewards: nothing scores answers of a teacher"),
         ({"teacher": {"weights": "average"}}, "a policy that learns from answers of its own average stays where it is"),
         ({"rollout": {"top_p": 0.9}}, "take engine: hf and top_p: 1"),
+        ({"teacher": SERVED}, "teacher.weights: server: it scores answers and gives none"),
         ({"rollout": {"strategy": {"name": "offpolicy_gt"}}}, "rollout.strategy 'offpolicy_gt'"),
         ({"teacher": {"hint": "solution"}}, "teacher.hint 'solution'"),
     ],

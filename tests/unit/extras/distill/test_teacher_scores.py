@@ -9,6 +9,7 @@ import math
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,8 +19,10 @@ from tests.unit.train.test_step import batch, learner, weights
 from vlmrl.algo.inputs import LossInputs, LossOutput
 from vlmrl.algo.registries import reducer
 from vlmrl.errors import CheckpointError
-from vlmrl.extras.distill.methods.scores import DIVERGENCE
+from vlmrl.extras.distill.methods.scores import DIVERGENCE, TOPK, teacher_topk_kl
+from vlmrl.extras.distill.server import ServedTeacher
 from vlmrl.extras.distill.teacher import Teacher, TeacherJsd, TeacherScores
+from vlmrl.extras.distill.topk import CHOSEN, Choose, Chosen, TopKDivergence
 from vlmrl.policy.pack import Row
 from vlmrl.policy.token_stats import HeadStat
 from vlmrl.policy.vision import VisionCache
@@ -82,7 +85,7 @@ def test_teacher_jsd_is_that_of_whole_distributions_in_any_layout_and_split(beta
     data, scores = batch(tiny), teacher_of(tiny, moved=0.3)
     longest = max(len(r.prompt.ids) + len(r.response) for r in data.rows)
     of: list[dict[int, torch.Tensor]] = []
-    assert scores.teacher is not None
+    assert isinstance(scores.teacher, Teacher)
     for policy, vision, rows in ((None, None, data.rows), (scores.teacher.policy, scores.teacher.vision, scores.rows_of(data.rows))):
         found: list[tuple[int, torch.Tensor]] = []
         score_tokens(student(tiny), rows, policy=policy, vision=vision, stats={"whole": Whole(into=found)})
@@ -126,7 +129,7 @@ def test_a_prompt_is_made_once_for_its_group(tiny: Tiny) -> None:
 def test_the_tower_sees_a_prompt_once_and_the_model_reads_it_once_for_its_group(tiny: Tiny) -> None:
     """Counted where it happens: patches that the tower encodes, over two looks, and tokens that the language model reads in one."""
     data, scores = batch(tiny), teacher_of(tiny)
-    assert scores.teacher is not None
+    assert isinstance(scores.teacher, Teacher)
     rows, read = scores.rows_of(data.rows), list[int]()
     language = scores.teacher.policy.core.language_model
     hook = language.register_forward_pre_hook(lambda _, args, kwargs: read.append(kwargs["inputs_embeds"].shape[1]), with_kwargs=True)
@@ -154,7 +157,7 @@ def test_a_teacher_may_be_the_policys_running_average(tiny: Tiny) -> None:
     """Of two moves by a half: 1/4 of the start, 1/4 of the first weights, 1/2 of the second; and a resumed one goes on from there."""
     scores, one = teacher_of(tiny), student(tiny)
     stage: Any = types.SimpleNamespace(learner=one, policy=types.SimpleNamespace(vision_trains=True))
-    assert scores.teacher is not None
+    assert isinstance(scores.teacher, Teacher)
     own = dict(scores.teacher.policy.model.named_parameters())
     start = {name: own[name].detach().clone() for name, _ in one.named}
     version = scores.teacher.policy.vision_version
@@ -170,7 +173,7 @@ def test_a_teacher_may_be_the_policys_running_average(tiny: Tiny) -> None:
     again = teacher_of(tiny)
     again.load_state_dict(scores.state_dict())
     again.follow(stage, every=2, decay=0.5)
-    assert again.teacher is not None
+    assert isinstance(again.teacher, Teacher)
     resumed = dict(again.teacher.policy.model.named_parameters())
     assert all(torch.equal(resumed[name], own[name]) for name, _ in one.named)
     assert again.state_dict().keys() == scores.state_dict().keys()
@@ -178,3 +181,94 @@ def test_a_teacher_may_be_the_policys_running_average(tiny: Tiny) -> None:
     other.load_state_dict(scores.state_dict())
     with pytest.raises(CheckpointError, match="saved with every 2"):
         other.follow(stage, every=3, decay=0.5)
+
+
+@dataclasses.dataclass
+class InProcess:
+    """Servers of a teacher, which is in this process."""
+
+    teacher: Teacher
+    learner: Learner
+    fingerprint: str = "of the teacher"
+    asked: list[Any] = dataclasses.field(default_factory=list[Any])
+
+    def open(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+    def score(self, questions: Any, *, temperature: float, forbidden: Any) -> list[list[np.ndarray]]:
+        self.asked.append((questions, temperature, tuple(forbidden)))
+        out: list[list[np.ndarray]] = []
+        for group, (prompt, answers) in enumerate(questions):
+            rows = [Row(index=n, group=group, prompt=prompt, response=tuple(ids[:, 0].tolist())) for n, ids in enumerate(answers)]
+            ids = {n: torch.from_numpy(ids[:, 1:].astype(np.int64)) for n, ids in enumerate(answers)}
+            chosen = Chosen(k=ids[0].shape[1], ids=0, of_row=ids)
+            own_NT = self.teacher.score(self.learner, rows, {}, chosen)
+            out.append([torch.cat([own_NT[n, : len(row.response), None], chosen.told[n]], 1).numpy() for n, row in enumerate(rows)])
+        return out
+
+
+K = 6
+
+
+def chosen_by(one: Learner, rows: Any, tiny: Tiny) -> Chosen:
+    chosen = Chosen(k=K, ids=max(tiny.bundle.tokenizer.get_vocab().values()) + 1)
+    score_tokens(one, rows, stats={CHOSEN: Choose(chosen=chosen)})
+    return chosen
+
+
+def test_a_teacher_on_servers_scores_as_one_that_is_here(tiny: Tiny) -> None:
+    data, scores, one = batch(tiny), teacher_of(tiny, moved=0.3), student(tiny)
+    scores.beta, here = None, scores.teacher
+    assert isinstance(here, Teacher)
+    rows = scores.rows_of(data.rows)
+    scores.chosen = chosen_by(one, data.rows, tiny)
+    expected = scores.score(one, rows)
+    told = {n: of.clone() for n, of in scores.chosen.told.items()}
+    servers = InProcess(here, one)
+    scores.chosen.told.clear()
+    scores.teacher = ServedTeacher(view=here.view, servers=servers)
+    found = scores.score(one, scores.rows_of(data.rows))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert scores.chosen.told.keys() == told.keys() == {row.index for row in data.rows}
+    for n, of in told.items():
+        torch.testing.assert_close(scores.chosen.told[n], of, rtol=0, atol=1e-5)
+    ((questions, temperature, forbidden),) = servers.asked
+    assert len(questions) == len({row.group for row in data.rows}), "a prompt is sent once for its group"
+    assert (temperature, forbidden) == (one.temperature, one.forbidden)
+    scores.chosen = None
+    torch.testing.assert_close(scores.score(one, rows), expected, rtol=0, atol=1e-5)
+
+
+def test_teacher_topk_kl_is_that_of_whole_distributions_in_any_layout_and_split(tiny: Tiny) -> None:
+    """Held against whole rows of both models' log-probs, and below the divergence over the whole vocabulary."""
+    data, scores = batch(tiny), teacher_of(tiny, moved=0.3)
+    scores.beta, here = None, scores.teacher
+    assert isinstance(here, Teacher)
+    of: list[dict[int, torch.Tensor]] = []
+    for policy, vision, rows in ((None, None, data.rows), (here.policy, here.vision, scores.rows_of(data.rows))):
+        found: list[tuple[int, torch.Tensor]] = []
+        score_tokens(student(tiny), rows, policy=policy, vision=vision, stats={"whole": Whole(into=found)})
+        of.append(dict(found))
+    q, p = (torch.cat([side[n] for n in range(len(data.rows))]).exp() for side in of)
+    best = q.topk(K, 1).indices
+    ours, theirs = (torch.cat([side.gather(1, best), side.scatter(1, best, 0.0).sum(1, keepdim=True)], 1) for side in (q, p))
+    expected = float((ours * (ours / theirs).log()).sum(1).mean())
+    keep = q[0] > 0
+    assert 1e-4 < expected <= float((q * (q / p).log())[:, keep].sum(1).mean())
+    longest, moves = max(len(r.prompt.ids) + len(r.response) for r in data.rows), list[torch.Tensor]()
+    for layout, budget in (("shared_prefix", 10**6), ("repeat", 10**6), ("shared_prefix", longest), ("repeat", longest * 3)):
+        one = student(tiny, layout=layout, budget=budget)
+        scores.chosen = chosen_by(one, data.rows, tiny)
+        scores.score(one, scores.rows_of(data.rows))
+        one.stats = {TOPK: TopKDivergence(chosen=scores.chosen)}
+        before = weights(one)
+        loss = TokenObjective(loss=lambda x: teacher_topk_kl(x, k=K), reducer=reducer.bind("token_mean"))
+        report = optimizer_step(one, data, loss)
+        assert report.loss == pytest.approx(expected, rel=1e-4)
+        moves.append(weights(one) - before)
+    assert float(moves[0].abs().max()) > 1e-4
+    for moved in moves[1:]:
+        torch.testing.assert_close(moved, moves[0], rtol=1e-3, atol=2e-6)

@@ -12,8 +12,9 @@ from vlmrl.algo.inputs import AdvantageInputs, LossInputs, LossOutput
 from vlmrl.algo.needs import need
 from vlmrl.algo.registries import auxiliary_loss, reweight
 from vlmrl.extras.distill.gap import cut, gap_sums, means, reverse_kl_advantage
-from vlmrl.extras.distill.section import SAMPLED, WHOLE
+from vlmrl.extras.distill.section import LIKELIEST, SAMPLED, WHOLE
 from vlmrl.extras.distill.teacher import TeacherScores
+from vlmrl.extras.distill.topk import CHOSEN, Choose
 from vlmrl.train import dist
 from vlmrl.train.batch import StepBatch, sampler_logprobs
 from vlmrl.train.stage.algorithm import Bound
@@ -21,7 +22,9 @@ from vlmrl.train.stage.base import Stage
 from vlmrl.train.stage.provide import provides
 from vlmrl.train.step import Minibatch, score_tokens
 
-GAP, DIVERGENCE = "teacher_gap_NT", "teacher_jsd_BT"
+GAP, DIVERGENCE, TOPK = "teacher_gap_NT", "teacher_jsd_BT", "teacher_topk_BT"
+K = 32
+"""Ids that `teacher_topk_kl` compares, where the recipe says nothing."""
 
 
 def _refuses(arguments: Mapping[str, Any], stage: Any) -> list[str]:
@@ -40,16 +43,19 @@ def scores_of(stage: Stage) -> TeacherScores:
 def teacher_gap(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, Tensor]:
     """Log-prob of each sampled token under the policy minus that under the teacher, float32 [n, T], 0 outside the responses.
 
-    The policy's are those of the trainer where an advantage is made of them, so that no rounding of a sampler enters; where they are for
-    the log alone (`teacher_jsd`) they are the sampler's, and no pass is made for them.
+    The policy's are those of the trainer where an advantage is made of them, so that no rounding of a sampler enters, and where its
+    likeliest ids are asked for. Where they are for the log alone (`teacher_jsd`) they are the sampler's, and no pass is made for them.
     """
     scores, width = scores_of(stage), batch.mask_NT.shape[1]
     rows = scores.rows_of(batch.rows)
-    teacher_NT = cut(scores.score(stage.learner, rows), width)
-    if method.name == SAMPLED:
-        own_NT = cut(score_tokens(stage.learner, batch.rows).logp_NT, width)
+    if scores.chosen is not None:
+        scores.chosen.forget()
+    if method.name == SAMPLED or scores.chosen is not None:
+        stats = {} if scores.chosen is None else {CHOSEN: Choose(chosen=scores.chosen)}
+        own_NT = cut(score_tokens(stage.learner, batch.rows, stats=stats).logp_NT, width)
     else:
         own_NT, _ = sampler_logprobs(batch.rollouts, width)
+    teacher_NT = cut(scores.score(stage.learner, rows), width)
     known_NT = batch.mask_NT & own_NT.isfinite()
     gap_NT = torch.where(known_NT, own_NT - teacher_NT, torch.zeros_like(teacher_NT))
     sums = gap_sums(gap_NT, known_NT, [row.prompt for row in batch.rows])
@@ -65,6 +71,12 @@ def teacher_gap(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, Tens
 @provides(DIVERGENCE)
 def divergence(stage: Stage, batch: Minibatch, method: Bound) -> dict[str, Tensor]:
     """Nothing here: the pass of the loss itself computes it, from the hidden states that the teacher's pass has left."""
+    return {}
+
+
+@provides(TOPK)
+def topk(stage: Stage, batch: Minibatch, method: Bound) -> dict[str, Tensor]:
+    """Nothing here: the pass of the loss itself computes it, from the ids that were chosen and what the teacher said of them."""
     return {}
 
 
@@ -101,3 +113,19 @@ def teacher_jsd(x: LossInputs, *, beta: float = 0.5) -> LossOutput:
         Loss [B, T], in nats, with gradient.
     """
     return LossOutput(x.need(DIVERGENCE, WHOLE))
+
+
+@auxiliary_loss(LIKELIEST, paper="arXiv:2306.13649", needs=(GAP, TOPK), refuses=_refuses)
+def teacher_topk_kl(x: LossInputs, *, k: int = K) -> LossOutput:
+    """Add the reverse divergence from the teacher over the policy's k likeliest ids at each sampled token, all other ids as one.
+
+    It is KL(policy || teacher) from below: a lower bound of the whole divergence, which sees the mass of the other ids and not how it is
+    spread among them. The ids are chosen once in a step, by the policy that its updates start from. The teacher may be on a server.
+
+    Args:
+        k: ids at each token.
+
+    Returns:
+        Loss [B, T], in nats, with gradient.
+    """
+    return LossOutput(x.need(TOPK, LIKELIEST))

@@ -58,7 +58,7 @@ class ServedTeacher(Scores):
         assert not stats, "hidden states do not leave a server"
         groups: dict[int, list[int]] = {}
         for n, row in enumerate(rows):
-            groups.setdefault(row.group, []).append(n)
+            groups.setdefault(id(row.prompt), []).append(n)  # which the rows of a group share; turns of an episode have their own
         questions = [(rows[places[0]].prompt, [_ids_of(rows[n], chosen) for n in places]) for places in groups.values()]
         made = self.servers.score(questions, temperature=learner.temperature, forbidden=learner.forbidden)
         out_NT = torch.zeros(response_mask(rows).shape)

@@ -263,7 +263,7 @@ def first_fit(sizes: Sequence[int], budget: int) -> list[list[int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One answer to train on. `index` is its place in the step's flat [N] tensors."""
+    """One answer to train on. `index` is its place in the step's flat [N] tensors; -1: it stands in for a row that this rank has not."""
 
     index: int
     group: int

@@ -49,6 +49,7 @@ class RankPass(ModelPass):
 
     def forward(self, layout: Layout, policy: Policy, batch: Micro, *, train: bool, **more: Any) -> TokenLogprobs:
         """What `layout.forward` gives, together with all ranks where that is needed."""
+        more["stats"] = {name: stat.of_rows(batch.rows) for name, stat in more.get("stats", {}).items()}
         if not policy.shards.collective:
             return self._scores(layout, policy, batch, train=train, **more)
 
@@ -58,7 +59,9 @@ class RankPass(ModelPass):
             with _added_to_embeddings(policy, zero):
                 return self._scores(layout, policy, batch, train=train, **more).tensors()
 
-        return TokenLogprobs.of(policy.shards.run(run), more.get("stats", {}))
+        # tensors of their own: what is differentiated by these alone, on this rank alone, must not meet the hooks of a backward pass, which
+        # gather weights on all ranks
+        return TokenLogprobs.of([value.view_as(value) for value in policy.shards.run(run)], more["stats"])
 
     def _scores(self, layout: Layout, policy: Policy, batch: Micro, *, train: bool, **more: Any) -> TokenLogprobs:
         if self.owner is None or policy.sequence is None:
@@ -148,7 +151,7 @@ def _idle_row(policy: Policy) -> Row:
     if writer is not None:  # some models ask what kind of token stands in a column
         ids, kinds = writer.expand(writer.render([{"role": "user", "content": [{"type": "text", "text": "."}]}]), ())
     prompt = Prompt(sample=cast(Any, None), ids=ids, media=(), spans=(), answer_format="answer_only", kinds=kinds)
-    return Row(index=0, group=0, prompt=prompt, response=(end,))
+    return Row(index=-1, group=0, prompt=prompt, response=(end,))
 
 
 def _idle_pass(policy: Policy, *, train: bool) -> torch.Tensor:

@@ -125,12 +125,11 @@ def test_the_teachers_answers_after_a_kill_and_on_two_ranks(tiny_files: tuple[Pa
     assert_same_updates([whole, together], steps=3)
 
 
-def test_a_teacher_of_another_size(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
-    """Twice as wide, with the same tokenizer: its hidden states and output matrix meet the policy's in the divergence."""
+def wider(model: Path, folder: Path) -> Path:
+    """A model of twice the width with the same tokenizer."""
     import transformers
 
-    model, world = tiny_files
-    wide = tmp_path / "wide"
+    wide = folder / "wide"
     config: Any = transformers.AutoConfig.from_pretrained(model)
     shutil.copytree(model, wide)
     for size in ("hidden_size", "num_attention_heads", "num_key_value_heads"):
@@ -138,8 +137,114 @@ def test_a_teacher_of_another_size(tiny_files: tuple[Path, Path], tmp_path: Path
     config.vision_config.out_hidden_size *= 2
     torch.manual_seed(0)
     transformers.Qwen2_5_VLForConditionalGeneration(config).save_pretrained(wide)
+    return wide
+
+
+def test_a_teacher_of_another_size(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Twice as wide, with the same tokenizer: its hidden states and output matrix meet the policy's in the divergence."""
+    model, world = tiny_files
+    wide = wider(model, tmp_path)
     run = small((model, world), tmp_path, steps=1, teacher={"weights": str(wide)}, **BOTH)
     assert runs.run(run) == 0, Path(run["run"]["root"], "error.txt").read_text()
     line = next(line for line in read_metrics(runs.run_dir(run) / "metrics.jsonl") if "distill/gap" in line)
     assert line["distill/prompt_tokens/teacher"] == line["distill/prompt_tokens/student"]
     assert line["distill/gap"] != 0 < line["auxiliary/teacher_jsd"]
+
+
+# ---- weights in shards -----------------------------------------------------------------------------------------------------
+
+FOLLOWS = {"weights": "average", "average": {"every": 1, "decay": 0.5}, "media": {"min_pixels": 12544, "max_pixels": 12544}}
+LORA = {"lora": {"rank": 4, "alpha": 8.0}}
+PLACED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "fsdp": ("fsdp", {}, {}),
+    "adapters": ("fsdp", {}, LORA),
+    "a tower that trains": ("fsdp", {"freeze": []}, {}),
+    "an average": ("fsdp", {"teacher": FOLLOWS}, {}),
+    "an average with zero2": ("zero2", {"teacher": FOLLOWS}, {}),
+    "zero2": ("zero2", {}, {}),
+    "zero3": ("zero3", {}, {}),
+    "zero3 and adapters": ("zero3", {}, LORA),
+}
+"""What is tried -> (train.sharding, of the stage, of the model)."""
+
+
+def uneven(
+    files: tuple[Path, Path], root: Path, train: dict[str, Any], model: dict[str, Any] | None = None, **stage: Any
+) -> dict[str, Any]:
+    """Two steps of three prompts in small micro-batches: of two ranks one has twice as many as the other."""
+    config = small(files, root, **({"steps": 2, "max_tokens_per_microbatch": 160} | stage))
+    config["stages"][0]["rollout"] |= {"prompts_per_step": 3}
+    config["model"] |= model or {}
+    return config | {"train": train}
+
+
+def assert_taught_alike(alone: dict[str, Any], together: dict[str, Any], *, steps: int = 2) -> None:
+    """One process and two ranks: the same scores of the teacher, the same updates."""
+    for number, config in enumerate((alone, together), start=1):
+        run_ranks(number, Path(config["run"]["root"]), runs._run, config, None)
+    assert_same_updates([alone, together], steps=steps)
+    logs = [read_metrics(runs.run_dir(one) / "metrics.jsonl") for one in (alone, together)]
+    for one, other in zip(*([line for line in log if "distill/gap" in line] for log in logs), strict=True):
+        for name in (name for name in one if name.startswith(("distill/", "auxiliary/teacher"))):
+            assert other[name] == pytest.approx(one[name], abs=2e-5), name
+
+
+@pytest.mark.parametrize("name", cases.some(PLACED, {"fsdp"}))
+def test_two_ranks_with_shards_are_taught_as_one_process(name: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    sharding, stage, model = PLACED[name]
+    alone, together = (uneven(tiny_files, tmp_path / of, {"sharding": of}, model, **(BOTH | stage)) for of in ("ddp", sharding))
+    assert_taught_alike(alone, together)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["fsdp", "zero3"])
+def test_shards_of_a_teacher_of_another_size(sharding: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    teacher = {"weights": str(wider(tiny_files[0], tmp_path))}
+    alone, together = (uneven(tiny_files, tmp_path / of, {"sharding": of}, teacher=teacher, **BOTH) for of in ("ddp", sharding))
+    assert_taught_alike(alone, together)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("train", [{"sequence": 2}, {"sharding": "fsdp", "sequence": 2}])
+def test_rows_on_several_ranks_are_taught_as_on_one(train: dict[str, Any], tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    alone, together = uneven(tiny_files, tmp_path / "alone", {}), uneven(tiny_files, tmp_path / "together", train)
+    assert_taught_alike(alone, together)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["fsdp", "zero2", "zero3"])
+def test_answers_of_a_teacher_in_shards(sharding: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    alone, together = (imitating(tiny_files, tmp_path / of) | {"train": {"sharding": of}} for of in ("ddp", sharding))
+    for number, config in enumerate((alone, together), start=1):
+        run_ranks(number, Path(config["run"]["root"]), runs._run, config, None)
+    assert_same_updates([alone, together], steps=3)
+
+
+@pytest.mark.parametrize("teacher", cases.some(["start", "average"], {"average"}))
+def test_shards_after_a_kill(teacher: str, tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Both ranks are gone in the third step; the average lies in the checkpoint whole."""
+    stage = BOTH | ({"teacher": FOLLOWS} if teacher == "average" else {})
+    whole, killed = (uneven(tiny_files, tmp_path / name, {"sharding": "fsdp"}, steps=3, **stage) for name in ("whole", "killed"))
+    run_ranks(2, tmp_path / "whole", runs._run, whole, None)
+    with pytest.raises(AssertionError, match="ended with -9"):
+        run_ranks(2, tmp_path / "killed", runs._run, killed, "step.before_update@3:kill")
+    assert (runs.run_dir(killed) / "checkpoints" / "step-00000002").is_dir()
+    run_ranks(2, tmp_path / "killed", runs._run, killed, None)
+    assert runs.outcome(killed) == runs.outcome(whole)
+
+
+# ---- sampled ahead ---------------------------------------------------------------------------------------------------------
+
+
+def test_sampled_ahead_and_killed(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """The teacher scores answers of older weights when they are trained; those in flight come back from the checkpoint."""
+    whole, killed = (small(tiny_files, tmp_path / name, importance_correction={"name": "tis"}, **BOTH) for name in ("whole", "killed"))
+    for config in (whole, killed):
+        config["stages"][0]["rollout"]["staleness"] = 1
+    assert runs.run(whole) == 0, Path(whole["run"]["root"], "error.txt").read_text()
+    lines = [line for line in read_metrics(runs.run_dir(whole) / "metrics.jsonl") if "distill/gap" in line]
+    assert [line["rollout/staleness"] for line in lines] == [0.0, 1.0, 1.0]
+    assert all(line["distill/gap"] != 0 < line["auxiliary/teacher_jsd"] for line in lines)
+    assert runs.run(killed, "step.before_update@3:kill") == -9
+    assert runs.run(killed) == 0
+    assert runs.outcome(killed) == runs.outcome(whole)

@@ -12,6 +12,7 @@ from vlmrl import rng
 from vlmrl.extras.distill.teacher import Teacher
 from vlmrl.policy.pack import Row
 from vlmrl.rollout.own import own_engine
+from vlmrl.train import dist
 from vlmrl.types import GenerationSettings, Request
 
 if TYPE_CHECKING:
@@ -34,14 +35,17 @@ def teacher_rows(scores: TeacherScores, stage: Stage, cfg: Imitate) -> tuple[Row
     with stage.timed_loader():
         taken = stage.loader.next_batch(stage.state.ledger, prompts=rollout.prompts_per_step, rollouts=rollout.num_generations)
     with stage.clock.phase("rollout"):
+        shown = dist.run_synchronized(lambda: [teacher.view.of(prompt) for _, _, prompt in taken])
         requests: list[Request] = []
-        for place, planned, prompt in taken:
+        for (place, planned, _), prompt in zip(taken, shown, strict=True):
             ks = tuple(range(planned.num_generations))
             seeds = tuple(rng.key(stage.seed, "teacher", cfg.name, stage.state.step, place, k) for k in ks)
-            requests.append(Request(prompt=teacher.view.of(prompt), ks=ks, seeds=seeds))
+            requests.append(Request(prompt=prompt, ks=ks, seeds=seeds))
         engine = own_engine(teacher.policy, teacher.vision, max_num_seqs=rollout.max_num_seqs)
         settings = GenerationSettings(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature)
-        size = rollout.generation_batch_size
-        answers = [group for n in range(0, len(requests), size) for group in engine.generate(requests[n : n + size], settings)]
+        parts = [requests[n : n + rollout.generation_batch_size] for n in range(0, len(requests), rollout.generation_batch_size)]
+        teacher.vision.get_ready(teacher.policy)  # needs all ranks, as gathering the weights does; then they go their own ways
+        with engine.ready():
+            answers = dist.run_synchronized(lambda: [group for part in parts for group in engine.generate(part, settings)])
     pairs = [(place, prompt, one) for (place, _, prompt), group in zip(taken, answers, strict=True) for one in group]
     return tuple(Row(index=i, group=place, prompt=prompt, response=one.ids) for i, (place, prompt, one) in enumerate(pairs))

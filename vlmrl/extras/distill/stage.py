@@ -15,7 +15,7 @@ from vlmrl.data.encode import Encoder
 from vlmrl.errors import ConfigError
 from vlmrl.extras.distill.answers import teacher_rows
 from vlmrl.extras.distill.methods.scores import DIVERGENCE, TOPK, K, scores_of
-from vlmrl.extras.distill.section import AVERAGE, LIKELIEST, OFF, WHOLE, DistillSection, Imitate, Taught, TeacherSection
+from vlmrl.extras.distill.section import AVERAGE, LIKELIEST, OFF, SAMPLED, WHOLE, DistillSection, Imitate, Taught, TeacherSection
 from vlmrl.extras.distill.server import ServedTeacher, open_servers
 from vlmrl.extras.distill.teacher import Scores, Teacher, TeacherJsd, TeacherScores, fingerprint_of
 from vlmrl.extras.distill.topk import Chosen, TopKDivergence
@@ -91,10 +91,15 @@ def refused(cfg: Config, stage: Taught) -> list[str]:
         out.append(
             f"{where}.weights: {AVERAGE} needs weights of its own, and with model.lora the teacher has those under the adapters; take start"
         )
-    if cfg.train.sharding != "ddp" or cfg.train.sequence > 1:
-        out.append(f"{where}: not with weights in shards or a row on several ranks yet; take train.sharding: ddp and train.sequence: 1")
+    if stage.teacher.moves and cfg.train.sharding == "zero3":
+        out.append(f"{where}.weights: {AVERAGE} changes weights in place, and zero3 has none whole; take train.sharding: fsdp or zero2")
     listed = [method.name for method in stage.auxiliary_losses] if isinstance(stage, DistillSection) else []
     for name, what in ((WHOLE, "beta"), (LIKELIEST, "k")):
+        if name in listed and cfg.train.sequence > 1:
+            out.append(
+                f"stages.{stage.name}.auxiliary_losses: {name} compares hidden states of a row, which lie on {cfg.train.sequence} ranks "
+                f"with train.sequence; take train.sequence: 1, or {SAMPLED}"
+            )
         if listed.count(name) > 1:
             out.append(f"stages.{stage.name}.auxiliary_losses: {name} is listed twice; one {what} alone can be taken")
     return out

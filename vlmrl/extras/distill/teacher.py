@@ -81,7 +81,8 @@ class TeacherScores:
     hidden: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     """Index of a row -> the teacher's hidden states of its answer, [T, H], on the CPU."""
     layer: Outputs | None = None
-    """The teacher's output layer (with hidden states of no row)."""
+    """The teacher's output layer (with hidden states of no row), in the machine's memory where its weights lie in shards: whole there until
+    the update is made, while a pass that gathers weights frees them at its end."""
     fingerprint: str = ""
     average: AveragedWeights | None = None
     """The teacher's weights, where they follow the policy's."""
@@ -109,9 +110,9 @@ class TeacherScores:
             CheckpointError: the checkpoint has another average.
         """
         assert isinstance(self.teacher, Teacher)
-        own = dict(self.teacher.policy.model.named_parameters())
+        own, put = dict(self.teacher.policy.model.named_parameters()), self.teacher.policy.shards.put
         self._stage = stage
-        self.average = AveragedWeights({name: own[name] for name, _ in stage.learner.named}, every=every, decay=decay)
+        self.average = AveragedWeights({name: own[name] for name, _ in stage.learner.named}, every=every, decay=decay, put=put)
         if self._saved:
             tensors = {name: value for name, value in self._saved.items() if name.startswith(PREFIX)}
             self.average.load_state_dict({name: value for name, value in self._saved.items() if name not in tensors}, tensors)
@@ -125,18 +126,29 @@ class TeacherScores:
     def score(self, learner: Learner, rows: Sequence[Row]) -> Tensor:
         """Compute the teacher's log-probs of the answers, [N, T] float32 on the CPU, and keep its hidden states where they are needed."""
         assert self.teacher is not None
-        self.hidden.clear()
+        self._forget()
         stats: Mapping[str, HeadStat] = {} if self.beta is None else {KEPT: _Kept(scores=self)}
         return self.teacher.score(learner, rows, stats, self.chosen)
 
+    def _forget(self) -> None:
+        self.hidden.clear()
+        self.layer = None
+
     def of_rows(self, rows: Sequence[Row], device: torch.device) -> Outputs:
         """Give the teacher's hidden states of rows that it has scored in this step, row after row, with its output layer."""
-        assert self.layer is not None
+        layer = self.layer
+        assert layer is not None
         parts = [self.hidden[row.index] for row in rows]
-        return dataclasses.replace(self.layer, hidden_MH=to_device(torch.cat(parts), device) if parts else self.layer.hidden_MH)
+        return Outputs(
+            hidden_MH=to_device(torch.cat(parts), device) if parts else layer.hidden_MH,
+            head_VH=_at(device, layer.head_VH),
+            bias_V=None if layer.bias_V is None else _at(device, layer.bias_V),
+            cap=layer.cap,
+        )
 
     def after_update(self) -> None:
-        """Move the average; any other teacher stays as it is."""
+        """Free what was kept for the update. Move the average; any other teacher stays as it is."""
+        self._forget()
         if self.average is None or not isinstance(self.teacher, Teacher) or self._stage is None:
             return
         if self.average.step(dict(self._stage.learner.named)):
@@ -169,8 +181,18 @@ class _Kept(HeadStat):
         lengths = response_mask(self.rows).sum(1).tolist()
         for row, part in zip(self.rows, kept_MH.cpu().split(lengths), strict=True):
             self.scores.hidden[row.index] = part
-        self.scores.layer = Outputs(hidden_MH=kept_MH[:0], head_VH=head_VH.detach(), bias_V=how["bias"], cap=how["cap"])
+        if self.scores.layer is None:
+            bias_V = None if how["bias"] is None else self._lasting(how["bias"])
+            self.scores.layer = Outputs(hidden_MH=kept_MH[:0].clone(), head_VH=self._lasting(head_VH), bias_V=bias_V, cap=how["cap"])
         return torch.zeros(len(hidden_MH), device=hidden_MH.device)
+
+    def _lasting(self, weight: Tensor) -> Tensor:
+        """Give a weight that is there after the pass, too."""
+        assert isinstance(self.scores.teacher, Teacher)
+        if not self.scores.teacher.policy.shards.collective:
+            return weight.detach()
+        copy = weight.detach().to("cpu", copy=True)
+        return copy.pin_memory() if weight.is_cuda else copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +208,16 @@ class TeacherJsd(HeadStat):
         return dataclasses.replace(self, rows=rows)
 
     def at(self, hidden_MH: Tensor, head_VH: Tensor, **how: Any) -> Tensor:
+        if any(row.index < 0 for row in self.rows):  # a pass that is made for other ranks alone
+            return hidden_MH.sum(1).float() * 0
         student = Outputs(hidden_MH=hidden_MH, head_VH=head_VH, bias_V=how["bias"], cap=how["cap"])
         teacher = self.scores.of_rows(self.rows, hidden_MH.device)
         return generalised_jsd(student, teacher, beta=self.beta, temperature=how["temperature"], forbidden=how["forbidden"])
+
+
+def _at(device: torch.device, weight: Tensor) -> Tensor:
+    """Give a weight on the device: itself where it is there."""
+    return weight if weight.device == device else to_device(weight, device)
 
 
 def fingerprint_of(teacher: TeacherSection) -> str:

@@ -47,6 +47,11 @@ class _OfChosen(HeadStat):
     def of_rows(self, rows: Sequence[Row]) -> HeadStat:
         return dataclasses.replace(self, rows=rows)
 
+    @property
+    def idle(self) -> bool:
+        """Whether the pass is made for other ranks alone: its row has no ids."""
+        return any(row.index < 0 for row in self.rows)
+
     def ids_MK(self, device: torch.device) -> Tensor:
         return self._together(self.chosen.of_row, device)
 
@@ -68,6 +73,8 @@ class Choose(_OfChosen):
     """Chooses the likeliest ids in a pass of the policy."""
 
     def at(self, hidden_MH: Tensor, head_VH: Tensor, **how: Any) -> Tensor:
+        if self.idle:
+            return torch.zeros(len(hidden_MH), device=hidden_MH.device)
         found_MK = top_ids(_outputs(hidden_MH, head_VH, how), self.chosen.k, ids=self.chosen.ids, **_drawn(how))
         self.chosen.of_row.update(self.parts(found_MK))
         return torch.zeros(len(hidden_MH), device=hidden_MH.device)
@@ -78,6 +85,8 @@ class Told(_OfChosen):
     """Takes their log-probs from a pass of the teacher."""
 
     def at(self, hidden_MH: Tensor, head_VH: Tensor, **how: Any) -> Tensor:
+        if self.idle:
+            return torch.zeros(len(hidden_MH), device=hidden_MH.device)
         made_MK = chosen_logprobs(_outputs(hidden_MH, head_VH, how), self.ids_MK(hidden_MH.device).long(), **_drawn(how))
         self.chosen.told.update(self.parts(made_MK.float()))
         return torch.zeros(len(hidden_MH), device=hidden_MH.device)
@@ -90,6 +99,8 @@ class TopKDivergence(_OfChosen):
     gradient: bool = True
 
     def at(self, hidden_MH: Tensor, head_VH: Tensor, **how: Any) -> Tensor:
+        if self.idle:
+            return hidden_MH.sum(1).float() * 0
         device = hidden_MH.device
         return chosen_reverse_kl(_outputs(hidden_MH, head_VH, how), self.ids_MK(device).long(), self.told_MK(device).float(), **_drawn(how))
 

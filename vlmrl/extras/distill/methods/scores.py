@@ -47,7 +47,8 @@ def teacher_gap(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, Tens
     likeliest ids are asked for. Where they are for the log alone (`teacher_jsd`) they are the sampler's, and no pass is made for them.
     """
     scores, width = scores_of(stage), batch.mask_NT.shape[1]
-    rows = scores.rows_of(batch.rows)
+    # a medium that has changed on one rank ends the run on all, before any waits for it in a pass
+    rows = dist.run_synchronized(lambda: scores.rows_of(batch.rows))
     if scores.chosen is not None:
         scores.chosen.forget()
     if method.name == SAMPLED or scores.chosen is not None:

@@ -22,6 +22,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "held_out": "vlmrl.extras.agents.run_tasks:play_rows",
     },
     "conversation": {"told": "vlmrl.extras.agents.conversation:told"},
+    "prompts of turns": {"again": "vlmrl.extras.agents.again:TurnsAgain"},
     "layout": {"chains": "vlmrl.extras.agents.chains:CHAINS", "trees": "vlmrl.extras.agents.trie:TREES"},
     "backend for trees": {"merge": "vlmrl.extras.agents.tree_attention:merge", "two_call": "vlmrl.extras.agents.tree_attention:two_call"},
     "importer": {"rows": "vlmrl.extras.importers.foreign:ForeignRows"},

@@ -145,6 +145,8 @@ class EpisodeCollector(Collector):
     """What the environment is given of a row."""
     foresight: Foresight = field(default_factory=Foresight)
     """What is played next."""
+    played: dict[int, dict[str, Sequence[Trajectory]]] = field(default_factory=dict[int, dict[str, Sequence[Trajectory]]])
+    """Step -> group -> all attempts, for those who make prompts again (`agents.again`); up to the end of the step."""
 
     def begin(self, prompts: Sequence[tuple[int, Prompt]], *, step: int, journal: Journal, **plan: Any) -> Collection:
         """What `Collector.begin` does."""
@@ -158,6 +160,8 @@ class EpisodeCollector(Collector):
         """Rates of the step's episodes. Faults are in no denominator but their own."""
         count = {name: notes.get(f"{NOTE}{name}", 0.0) for name in ("attempts", "faults", "successes", "turns", "invalid", "met_again")}
         self.watch.finish(step, int(count["faults"]), int(count["attempts"]))
+        for done in [at for at in list(self.played) if at < step]:
+            del self.played[done]
         whole = max(1.0, count["attempts"] - count["faults"])
         turns = max(1.0, count["turns"])
         rates = {
@@ -211,6 +215,7 @@ class EpisodeCollector(Collector):
 
     def _played(self, batch: GenerationBatch, number: int, played: Sequence[Trajectory], version: int) -> EpisodeGroup:
         (place, prompt), notes = batch.prompts[number], notes_of(played)
+        self.played.setdefault(batch.step, {})[batch.ids[number]] = played
         group = Group(id=batch.ids[number], prompt=prompt, rollouts=tuple(turn_rollouts(self.table, played, version)))
         return EpisodeGroup(place=place, step=batch.step, group=group, notes=notes, played=played, version=version)
 

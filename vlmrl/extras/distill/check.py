@@ -12,7 +12,7 @@ from vlmrl.data.source import read_source
 from vlmrl.errors import ConfigError, DataError, MediaError, RowError
 from vlmrl.extras.distill.section import OFF, START, DistillSection, Taught
 from vlmrl.extras.distill.stage import encoder_of, refused, teacher_bundle
-from vlmrl.extras.distill.view import hinted, settings_of
+from vlmrl.extras.distill.view import hint_of, hinted, settings_of
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_processor
 from vlmrl.run.audit_report import AuditReport
@@ -41,7 +41,8 @@ def check_sides(report: AuditReport, cfg: Config, model: str, data: Path) -> Non
                 bundle = teacher_bundle(stage.teacher, bundle)
             other = MediaStore.of(settings_of(media_settings(cfg), stage.teacher), bundle)
             teacher = encoder_of(bundle, other, data, cfg)
-            report.notes.append(f"stage '{stage.name}': {_told(cfg, stage, student, teacher, data)}")
+            said = _told(cfg, stage, student, teacher, data) if stage.environment is None else _screens(cfg, stage, store, other, data)
+            report.notes.append(f"stage '{stage.name}': {said}")
             store.close()
             other.close()
         except (ConfigError, DataError) as error:
@@ -54,11 +55,7 @@ def _told(cfg: Config, stage: Taught, student: Encoder, teacher: Encoder, data: 
     Raises:
         DataError: a row has no hint.
     """
-    source = stage.source
-    read = read_source(
-        data / source.path, media_root=source.media_root, dedupe=cfg.data.dedupe, options=ImportOptions.of(source, data)
-    ).samples
-    shown = [(sample, pair) for sample in islice(read, ROWS) if (pair := _lengths(sample, stage, student, teacher)) is not None]
+    shown = [(sample, pair) for sample in _rows(cfg, stage, data) if (pair := _lengths(sample, stage, student, teacher)) is not None]
     if not shown:
         return "no row can be shown to both sides; the table says why"
     own, seen = ([pair[side] for _, pair in shown] for side in (0, 1))
@@ -83,6 +80,28 @@ def _told(cfg: Config, stage: Taught, student: Encoder, teacher: Encoder, data: 
             "sizes: give them as shares (to_frame: norm1000)"
         )
     return said
+
+
+def _screens(cfg: Config, stage: Taught, student: MediaStore, teacher: MediaStore, data: Path) -> str:
+    """Write the line of a stage whose rows are tasks: their screens are not there yet.
+
+    Raises:
+        DataError: a task has no hint.
+    """
+    for sample in _rows(cfg, stage, data):
+        hint_of(sample, stage.teacher.hint)
+    said = "the teacher reads every turn of an episode once more, forward alone"
+    if student.argue is None and teacher.argue is None:
+        most = [store.settings.max_pixels // store.factor**2 for store in (student, teacher)]
+        said += f"; a screen has at most {most[0]} tokens for the policy and {most[1]} for the teacher"
+    return said
+
+
+def _rows(cfg: Config, stage: Taught, data: Path) -> list[Sample]:
+    """Read the first rows of a stage."""
+    source, options = stage.source, ImportOptions.of(stage.source, data)
+    read = read_source(data / source.path, media_root=source.media_root, dedupe=cfg.data.dedupe, options=options)
+    return list(islice(read.samples, ROWS))
 
 
 def _lengths(sample: Sample, stage: Taught, student: Encoder, teacher: Encoder) -> tuple[int, int] | None:

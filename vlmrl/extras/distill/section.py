@@ -96,8 +96,6 @@ class TeacherSection(Section):
 def _alone(stage: RolloutStage) -> list[str]:
     """What may not have a part in an answer beside who gives it."""
     out: list[str] = []
-    if stage.environment is not None:
-        out.append("environment: a teacher scores answers to the prompt of a row, not yet turns of episodes; take kind: grpo")
     if stage.rollout.strategy != default("strategy"):
         name = stage.rollout.strategy.name
         out.append(f"rollout.strategy '{name}': a teacher scores answers that the policy sampled by itself; take kind: grpo")
@@ -139,6 +137,8 @@ class Imitate(RolloutStage):
         out = [one for one in super().problems() if one != "rewards is empty"] + self.teacher.problems()
         if self.rewards:
             out.append("rewards: nothing scores answers of a teacher; remove them, or take kind: distill")
+        if self.environment is not None:
+            out.append("environment: a teacher gives answers to the prompt of a row, and plays no episodes; take kind: distill")
         if self.teacher.moves:
             out.append("teacher.weights: average: a policy that learns from answers of its own average stays where it is; take start")
         if self.teacher.served:

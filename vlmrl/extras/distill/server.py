@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,7 +61,8 @@ class ServedTeacher(Scores):
         for n, row in enumerate(rows):
             groups.setdefault(id(row.prompt), []).append(n)  # which the rows of a group share; turns of an episode have their own
         questions = [(rows[places[0]].prompt, [_ids_of(rows[n], chosen) for n in places]) for places in groups.values()]
-        made = self.servers.score(questions, temperature=learner.temperature, forbidden=learner.forbidden)
+        asked = partial(self.servers.score, questions, temperature=learner.temperature, forbidden=learner.forbidden)
+        made = dist.run_synchronized(asked)  # servers that one rank has lost end the step on all
         out_NT = torch.zeros(response_mask(rows).shape)
         for places, scores in zip(groups.values(), made, strict=True):
             for n, scores_TK in zip(places, scores, strict=True):

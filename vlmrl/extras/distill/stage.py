@@ -19,6 +19,7 @@ from vlmrl.extras.distill.section import AVERAGE, LIKELIEST, OFF, SAMPLED, WHOLE
 from vlmrl.extras.distill.server import ServedTeacher, open_servers
 from vlmrl.extras.distill.teacher import Scores, Teacher, TeacherJsd, TeacherScores, fingerprint_of
 from vlmrl.extras.distill.topk import Chosen, TopKDivergence
+from vlmrl.extras.distill.turns import TURNS, TurnsView
 from vlmrl.extras.distill.view import BothViews, SeenRecord, TeacherView, settings_of, vocabulary_problem
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_processor
@@ -132,22 +133,28 @@ def open_teacher(loop: Loop, cfg: Taught) -> Scores:
     if not alike:
         loop.ends.callback(store.close)
         vision = VisionCache(store, budget_bytes=session.cfg.media.cache_bytes)
-        # of the rows of the stage alone: held-out rows are never shown to the teacher
-        stage.loader.encoder = dataclasses.replace(stage.loader.encoder, media=session.used.of(BothViews(stage.store, store)))
-        if stage.loader.prefetcher is not None:
-            stage.loader.prefetcher.beside = store
+        if cfg.environment is None:  # else what is shown are screens, which no row knows
+            # of the rows of the stage alone: held-out rows are never shown to the teacher
+            stage.loader.encoder = dataclasses.replace(stage.loader.encoder, media=session.used.of(BothViews(stage.store, store)))
+            if stage.loader.prefetcher is not None:
+                stage.loader.prefetcher.beside = store
     record_settings(loop, cfg, stage.store, store)
     record = SeenRecord.of(session.run.path / FOLDER / f"{cfg.name}.rank-{dist.rank()}.jsonl")
     watched = session.used.of(store, label=f"{FOLDER}/{cfg.name}/")
     encoder = encoder_of(bundle, watched, session.encoder.data_root, session.cfg)
     view = TeacherView(encoder=encoder, store=store, own=stage.store, hint=cfg.teacher.hint, seen=record)
+    turns = None
+    if cfg.environment is not None:
+        # a screen is named by its content, which needs no watching
+        again = TURNS["again"](loop, lambda folder: encoder_of(bundle, store, folder, session.cfg))
+        turns = TurnsView(again=again, view=dataclasses.replace(view, encoder=again.encoder), record=record)
     if not cfg.teacher.served:
-        return Teacher(policy=policy, vision=vision, view=view)
+        return Teacher(policy=policy, vision=vision, view=view, turns=turns)
     with session.clock.phase("load"):
         servers, facts = open_servers(cfg.teacher, policy, store, stop=lambda: session.run.stop_requested)
     loop.ends.callback(servers.close)
     session.ui.say(f"teacher: {facts['architecture']} in {facts['dtype']} on {len(cfg.teacher.servers)} server(s)")
-    return ServedTeacher(view=view, servers=servers)
+    return ServedTeacher(view=view, turns=turns, servers=servers)
 
 
 def encoder_of(bundle: ProcessorBundle, media: Any, data: Path, cfg: Config) -> Encoder:

@@ -15,6 +15,7 @@ from vlmrl.errors import CheckpointError
 from vlmrl.extras.distill.divergence import Outputs, generalised_jsd
 from vlmrl.extras.distill.section import TeacherSection
 from vlmrl.extras.distill.topk import CHOSEN, Chosen, Told
+from vlmrl.extras.distill.turns import TurnsView
 from vlmrl.extras.distill.view import TeacherView
 from vlmrl.policy.average import PREFIX, AveragedWeights
 from vlmrl.policy.load import files_of
@@ -24,7 +25,7 @@ from vlmrl.policy.token_stats import HeadStat
 from vlmrl.policy.vision import VisionCache
 from vlmrl.train.stage.base import Stage
 from vlmrl.train.step import Learner, score_tokens
-from vlmrl.types import Prompt
+from vlmrl.types import Prompt, ScoredGroup
 
 KEPT = "kept"
 """Name of the quantity under which hidden states are taken from the teacher's pass."""
@@ -37,9 +38,14 @@ class Scores:
     """Scores answers of the policy, wherever its model is, under prompts of its own."""
 
     view: TeacherView
+    turns: TurnsView | None = None
+    """Where the rows are turns of episodes."""
 
-    def rows_of(self, rows: Sequence[Row]) -> list[Row]:
-        """Put the same answers behind the teacher's prompts; each prompt is made once for its group."""
+    def rows_of(self, rows: Sequence[Row], groups: Sequence[tuple[int, ScoredGroup]] = ()) -> list[Row]:
+        """Put the same answers behind the teacher's prompts; each prompt is made once for its group. `groups`: of the rows, where they are
+        turns."""
+        if self.turns is not None:
+            return self.turns.rows_of(rows, groups)
         made: dict[int, Prompt] = {}
         for row in rows:
             if row.group not in made:
@@ -118,10 +124,10 @@ class TeacherScores:
             self.average.load_state_dict({name: value for name, value in self._saved.items() if name not in tensors}, tensors)
             self._saved = {}
 
-    def rows_of(self, rows: Sequence[Row]) -> list[Row]:
+    def rows_of(self, rows: Sequence[Row], groups: Sequence[tuple[int, ScoredGroup]] = ()) -> list[Row]:
         """Put the same answers behind the teacher's prompts (`Teacher.rows_of`)."""
         assert self.teacher is not None
-        return self.teacher.rows_of(rows)
+        return self.teacher.rows_of(rows, groups)
 
     def score(self, learner: Learner, rows: Sequence[Row]) -> Tensor:
         """Compute the teacher's log-probs of the answers, [N, T] float32 on the CPU, and keep its hidden states where they are needed."""

@@ -42,18 +42,29 @@ def settings_of(own: MediaSettings, teacher: TeacherSection) -> MediaSettings:
     return dataclasses.replace(own, **teacher.media.model_dump(exclude_none=True))
 
 
+def hint_of(sample: Sample, hint: str | None) -> str:
+    """Give what stands behind the question; nothing where there is no hint.
+
+    Raises:
+        DataError: the row has no such value.
+    """
+    if hint is None:
+        return ""
+    value: Any = sample.meta.get(hint.removeprefix("meta.")) if hint.startswith("meta.") else getattr(sample, hint)
+    if hint == "answer" and "environment" in sample.meta:  # of a task, which has none: a word stands in its place
+        value = None
+    if value is None or value == "":
+        raise DataError(f"row '{sample.id}' ({sample.source}): teacher.hint '{hint}', and the row has none; give it one, or leave it out")
+    return f"\nHint: {value}"
+
+
 def hinted(sample: Sample, hint: str | None) -> Sample:
     """Put the hint behind the question.
 
     Raises:
         DataError: the row has no such value.
     """
-    if hint is None:
-        return sample
-    value: Any = sample.meta.get(hint.removeprefix("meta.")) if hint.startswith("meta.") else getattr(sample, hint)
-    if value is None or value == "":
-        raise DataError(f"row '{sample.id}' ({sample.source}): teacher.hint '{hint}', and the row has none; give it one, or leave it out")
-    return dataclasses.replace(sample, question=f"{sample.question}\nHint: {value}")
+    return dataclasses.replace(sample, question=f"{sample.question}{hint_of(sample, hint)}")
 
 
 @dataclass(frozen=True)
@@ -93,12 +104,17 @@ class TeacherView:
         """
         made = self.encoder.encode(hinted(prompt.sample, self.hint), prompt.answer_format)
         made = dataclasses.replace(made, sample=prompt.sample)
-        self._prove(prompt, made)
+        self.prove(prompt, made)
         self.seen(prompt, made)
         return made
 
-    def _prove(self, student: Prompt, teacher: Prompt) -> None:
-        """A key is a hash of the file's hash and of the settings: the hash of what the teacher read must give the student's key."""
+    def prove(self, student: Prompt, teacher: Prompt) -> None:
+        """Check that both saw one content. A key is a hash of the file's hash and of the settings: the hash of what the teacher read must
+        give the student's key.
+
+        Raises:
+            DataError: it does not; names the student's row.
+        """
         sample, root = student.sample, self.encoder.root(student.sample)
         if not len(sample.media) == len(student.media) == len(teacher.media):
             raise DataError(
@@ -137,7 +153,11 @@ class SeenRecord:
         """Note the media keys and the lengths of a row's two prompts."""
         sides = {"student": student, "teacher": teacher}
         facts = {name: {"media": [handle.key for handle in one.media], "tokens": len(one.ids)} for name, one in sides.items()}
-        line = json.dumps({"row": student.sample.id, **facts}, ensure_ascii=False)
-        if self.known.get(student.sample.id) != line:
-            self.known[student.sample.id] = line
+        self.note(student.sample.id, facts)
+
+    def note(self, name: str, facts: dict[str, Any]) -> None:
+        """Note what both sides saw of a row, or of a screen of episodes by the name of its file."""
+        line = json.dumps({"row": name, **facts}, ensure_ascii=False)
+        if self.known.get(name) != line:
+            self.known[name] = line
             fs.append(self.path, f"{line}\n".encode())

@@ -113,3 +113,16 @@ def test_a_plan_counts_the_passes(reweight: list[str], passes: float) -> None:
     settings = settings_of(config, config.stages[0], shape=named_shape("qwen2.5-vl-3b"), gpu=gpu_of("h100"), gpus=1)
     assert (settings.passes, settings.reference, settings.teacher) == (passes, True, True)
     assert any("vlmrl check says how much longer" in line for line in verdict("distill", plan(settings)))
+
+
+def test_screens_of_tasks_are_told_and_their_hints_looked_for(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of 28 x 28 pixels a screen has a token: 784 pixels at most for the policy, 4704 for the teacher."""
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"id": "desk", "environment": {"length": 2}}) + "\n")
+    stage = {"source": {"path": "tasks.jsonl"}, "environment": {"name": "toy_desk"}}
+    (note,) = report(tiny_files[0], tmp_path, **stage).notes
+    assert "the teacher reads every turn of an episode once more, forward alone" in note
+    assert "a screen has at most 1 tokens for the policy and 6 for the teacher" in note
+    for hint in ("meta.way", "answer"):
+        (problem,) = report(tiny_files[0], tmp_path, teacher={"hint": hint}, **stage).problems
+        assert "row 'desk'" in problem
+        assert f"teacher.hint '{hint}', and the row has none" in problem

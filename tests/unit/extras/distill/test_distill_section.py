@@ -58,7 +58,6 @@ def test_beside_rewards_and_with_the_whole_vocabulary() -> None:
         ({"teacher": {"hint": "solution"}}, "teacher.hint 'solution': expected answer, thought or meta.<name>"),
         ({"teacher": {"average": {"every": 5}}}, "teacher.average is of a teacher that follows the policy"),
         ({"rollout": {"strategy": {"name": "offpolicy_gt"}}}, "rollout.strategy 'offpolicy_gt': a teacher scores answers"),
-        ({"environment": {"name": "toy_desk"}}, "environment: a teacher scores answers to the prompt of a row"),
         ({"rewards": [{"name": "format"}, {"name": "format"}]}, "reward 'format' is listed twice"),
         ({"kind": "grpo", "teacher": {}, "rewards": [{"name": "format"}]}, "teacher"),
         ({"teacher": {"weights": "server"}}, "teacher.servers and teacher.weights: server go together"),
@@ -92,12 +91,17 @@ def test_a_stage_without_a_teacher_cannot_ask_one(field: str) -> None:
         ({"teacher": {"weights": "average"}, "lora": {}}, "average needs weights of its own"),
         ({"auxiliary_losses": [{"name": "teacher_jsd"}, {"name": "teacher_jsd", "beta": 1.0}]}, "teacher_jsd is listed twice"),
         ({"auxiliary_losses": [{"name": "teacher_topk_kl"}, {"name": "teacher_topk_kl", "k": 8}]}, "teacher_topk_kl is listed twice"),
+        ({"teacher": {"weights": "average"}, "train": {"sharding": "zero3"}}, "zero3 has none whole; take train.sharding: fsdp or zero2"),
+        (
+            {"auxiliary_losses": [{"name": "teacher_jsd"}], "train": {"sequence": 2}},
+            "hidden states of a row, which lie on 2 ranks with train.sequence; take train.sequence: 1, or teacher_reverse_kl",
+        ),
     ],
 )
 def test_what_the_rest_of_the_recipe_forbids(changes: dict[str, Any], said: str) -> None:
     changes = dict(changes)
-    lora = changes.pop("lora", None)
-    made = recipe(**changes)
+    lora, train = changes.pop("lora", None), changes.pop("train", {})
+    made = recipe(**changes) | {"train": train}
     made["model"] |= {"lora": lora}
     config = Config.model_validate(made)
     (stage,) = config.stages
@@ -117,11 +121,21 @@ def test_on_servers_with_the_likeliest_ids_and_where_they_are_may_change() -> No
     assert not {"servers", "token_file", "patience"} & kept.keys()
 
 
-def test_not_in_shards() -> None:
-    config = Config.model_validate(recipe() | {"train": {"sharding": "fsdp"}})
+@pytest.mark.parametrize("train", [{"sharding": "fsdp"}, {"sharding": "zero2"}, {"sharding": "zero3"}, {"sharding": "fsdp", "sequence": 2}])
+@pytest.mark.parametrize("weights", ["start", "some/folder"])
+def test_weights_may_lie_in_shards(weights: str, train: dict[str, Any]) -> None:
+    config = Config.model_validate(recipe(teacher={"weights": weights}) | {"train": train})
     (stage,) = config.stages
     assert isinstance(stage, DistillSection)
-    assert "take train.sharding: ddp" in "\n".join(refused(config, stage))
+    assert refused(config, stage) == []
+
+
+def test_rows_may_be_tasks_of_an_environment() -> None:
+    stage = {"environment": {"name": "toy_desk"}, "history": {"screens": 1}, "forward": "chains", "advantage": {"name": "trajectory"}}
+    config = load_recipe(recipe(**stage)).config
+    (stage,) = config.stages
+    assert isinstance(stage, DistillSection)
+    assert refused(config, stage) == []
 
 
 def imitate(**stage: Any) -> dict[str, Any]:
@@ -144,6 +158,7 @@ def test_fine_tuning_on_the_teachers_answers() -> None:
     ("stage", "said"),
     [
         ({"rewards": [{"name": "format"}]}, "rewards: nothing scores answers of a teacher"),
+        ({"environment": {"name": "toy_desk"}}, "plays no episodes; take kind: distill"),
         ({"teacher": {"weights": "average"}}, "a policy that learns from answers of its own average stays where it is"),
         ({"rollout": {"top_p": 0.9}}, "take engine: hf and top_p: 1"),
         ({"teacher": SERVED}, "teacher.weights: server: it scores answers and gives none"),

@@ -48,7 +48,7 @@ def teacher_gap(stage: Stage, batch: StepBatch, method: Bound) -> dict[str, Tens
     """
     scores, width = scores_of(stage), batch.mask_NT.shape[1]
     # a medium that has changed on one rank ends the run on all, before any waits for it in a pass
-    rows = dist.run_synchronized(lambda: scores.rows_of(batch.rows))
+    rows = dist.run_synchronized(lambda: scores.rows_of(batch.rows, batch.groups))
     if scores.chosen is not None:
         scores.chosen.forget()
     if method.name == SAMPLED or scores.chosen is not None:

@@ -17,7 +17,7 @@ from tests.support.ranks import run_ranks
 from vlmrl.extras.distill.section import Imitate
 from vlmrl.run.tracking import read_metrics
 
-BOTH = {"auxiliary_losses": [{"name": "teacher_jsd", "weight": 0.5}]}
+BOTH: dict[str, Any] = {"auxiliary_losses": [{"name": "teacher_jsd", "weight": 0.5}]}
 
 
 def small(files: tuple[Path, Path], root: Path, **stage: Any) -> dict[str, Any]:

@@ -33,8 +33,8 @@ class Again(Protocol):
         ...
 
 
-TURNS: Catalogue[Callable[[Loop, Callable[[Path], Encoder]], Again]] = Catalogue("prompts of turns")
-"""(loop of the stage, encoder of media in a folder) -> what makes them again."""
+TURNS: Catalogue[Callable[[Loop, Callable[[Path], Encoder]], Again]] = Catalogue("conversation")
+"""`again`: (loop of the stage, encoder of media in a folder) -> what makes them again."""
 
 
 @dataclass(frozen=True, kw_only=True)

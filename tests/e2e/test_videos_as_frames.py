@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from tests.support import runs
+from tests.support.media import read_video
 from vlmrl.config.schema import Config
 from vlmrl.evals.score.records import read_records
 from vlmrl.extras.pages.documents.check import CheckRows
-from vlmrl.media.video import read_video
 from vlmrl.methods import method_problems
 from vlmrl.run.audit import audit
 from vlmrl.run.ui import Ui

@@ -6,11 +6,17 @@ import io
 import struct
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+
+from vlmrl.media import container, video
+from vlmrl.media.access import VIDEO_BYTES, read_media
+from vlmrl.media.decode import DecodedMedium
+from vlmrl.media.sampling import Backend, Decoder, request_times, resolve_decoder
 
 TICKS = 12_000
 """Time base of the videos made here, per second: exact for the usual frame rates."""
@@ -166,3 +172,36 @@ def frame_number(frame: np.ndarray) -> int:
     height, width = frame.shape[:2]
     band = frame[height * 7 // 8].astype(np.int64).mean(axis=-1)
     return sum(1 << bit for bit in range(8) if band[int((bit + 0.5) * width / 8)] > 128)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoFrames(DecodedMedium):
+    """The chosen frames of one video, and what decoded them."""
+
+    times: np.ndarray = field()
+    duration: float = field()
+    spacing: float = field()
+    backend: Backend
+
+
+def read_video(
+    source: Path | bytes,
+    *,
+    fps: float,
+    min_frames: int,
+    max_frames: int,
+    decoder: Decoder = "auto",
+    frame_factor: int = 2,
+    transform: video.Transform | None = None,
+) -> VideoFrames:
+    """Decode the frames on screen at the times of `request_times` at the size of the file, through what decodes files of prompts.
+
+    `transform` maps uint8 [n, H, W, 3] to [n, h, w, 3], and is applied as frames arrive.
+    """
+    data = read_media(source.parent, source.name, max_bytes=VIDEO_BYTES) if isinstance(source, Path) else source
+    backend = resolve_decoder(decoder)
+    header = container.read_header(io.BytesIO(data))
+    requests, spacing = request_times(header.info, fps=fps, min_frames=min_frames, max_frames=max_frames, frame_factor=frame_factor)
+    view = video._View(requests, spacing, transform or (lambda frames: frames))
+    (shown,), backend = video._read(data, header, [view], backend)
+    return VideoFrames(**vars(shown), backend=backend)

@@ -190,6 +190,10 @@ class Encoder:
         """Give the folder that the sample's media paths are relative to."""
         return self.data_root / sample.media_root
 
+    def wanted(self, sample: Sample) -> list[tuple[MediaRef, Path]]:
+        """List the sample's media as `encode` asks for them, each with the folder that its path is relative to."""
+        return [(ref, self.root(sample)) for ref in sample.media]
+
     def encode(self, sample: Sample, answer_format: str) -> Prompt:
         """Decode the sample's media (once per content, cached) and make its prompt.
 
@@ -197,7 +201,7 @@ class Encoder:
             MediaError: a medium cannot be read or decoded.
             RowError: `overlong`, `control_token` or `placeholder` (counts disagree), naming the row.
         """
-        found = [self.media.get(ref, self.root(sample)) for ref in sample.media]
+        found = [self.media.get(ref, root) for ref, root in self.wanted(sample)]
         return self.encode_shown(sample, answer_format, [PromptMedium(one.handle, one.frames) for one in found])
 
     def encode_shown(self, sample: Sample, answer_format: str, shown: Sequence[PromptMedium]) -> Prompt:

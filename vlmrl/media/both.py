@@ -32,17 +32,21 @@ class Both:
             MediaError: the file cannot be decoded for the first store. If it is the other one alone for which it cannot, nothing is said
                 here: whoever asks that one is told.
         """
-        key = self.other.key_of(ref, self.digest)
-        if key in self.other._entries:
+        views = self.other.views_of(ref)
+        keys = {one: self.other.key_of(one, self.digest) for one in views}
+        wanted = [one for one, key in keys.items() if key not in self.other._entries]
+        if not wanted:
             return self.own._decode(ref, data)
+        also = [views[one] for one in wanted]
         try:
             with named(ref), single_thread():
-                pool, kind, also = self.own.pool, stored_as(ref), [self.other.sizing]
-                shown, second = decode_views(data, kind, [self.own.sizing, *also]) if pool is None else pool.views(data, kind, also)
+                pool, kind = self.own.pool, stored_as(ref)
+                shown, *more = decode_views(data, kind, [self.own.sizing, *also]) if pool is None else pool.views(data, kind, also)
         except MediaError:
             return self.own._decode(ref, data)
-        self.other._keep(key, self.other._cut(ref.kind, second, key, ref.path))
-        with self.other._lock:
-            self.other._hashes[self.place] = self.digest
-            self.other._origins[key] = (ref, self.root)
+        for one, view in zip(wanted, more, strict=True):
+            self.other._keep(keys[one], self.other._cut(one.kind, view, keys[one], one.path))
+            with self.other._lock:
+                self.other._hashes[self.place] = self.digest
+                self.other._origins[keys[one]] = (one, self.root)
         return shown

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from vlmrl.media.image import decode_image
-from vlmrl.media.resize import resize
 from vlmrl.media.sizing import Sizing
 from vlmrl.registry import Catalogue
 
@@ -51,7 +50,7 @@ def decode_views(data: bytes, kind: Stored, sizings: Sequence[Sizing]) -> list[D
 def _decode_picture(data: bytes, sizings: Sequence[Sizing]) -> list[DecodedMedium]:
     pixels = decode_image(data)
     size = (pixels.shape[0], pixels.shape[1])
-    return [DecodedMedium(frames=resize(pixels[None], *sizing.target(*size, frames=1)), size=size) for sizing in sizings]
+    return [DecodedMedium(frames=sizing.shown(pixels[None], frames=1), size=size) for sizing in sizings]
 
 
 DECODERS: Catalogue[Callable[[bytes, Sequence[Sizing]], list[DecodedMedium]]] = Catalogue(

@@ -22,7 +22,6 @@ from vlmrl.media.access import IMAGE_BYTES, SUFFIXES, VIDEO_BYTES, check_path, l
 from vlmrl.media.decode import DecodedMedium
 from vlmrl.media.headers import Planned, planned, read_image_size
 from vlmrl.media.image import decode_image
-from vlmrl.media.resize import resize
 from vlmrl.media.sampling import VideoInfo, check_bounds, frames_on_screen
 from vlmrl.media.sizing import Sizing
 from vlmrl.types import MediaRef
@@ -222,7 +221,7 @@ def decode_frames(data: bytes, sizings: Sequence[Sizing]) -> list[DecodedMedium]
     count = len(pictures.files)
     requests = [sizing.requests(VideoInfo(1, 1, pictures.end, count)) for sizing in sizings]
     places = [frames_on_screen(pictures.times, times).tolist() for times, _ in requests]
-    size, targets = None, list[tuple[int, int]]()
+    size = None
     shown: list[dict[int, np.ndarray]] = [{} for _ in sizings]
     # each picture once, in the order of the video
     for place in sorted({place for of_view in places for place in of_view}):
@@ -233,13 +232,12 @@ def decode_frames(data: bytes, sizings: Sequence[Sizing]) -> list[DecodedMedium]
         height, width = pixels.shape[:2]
         if size is None:
             size = (height, width)
-            for sizing, (times, _) in zip(sizings, requests, strict=True):
-                check_bounds(width, height, pictures.end, len(times))
-                targets.append(sizing.target(height, width, frames=len(times)))
+            for of_view in places:
+                check_bounds(width, height, pictures.end, len(of_view))
         same_sizes([(pictures.names[0], size), (pictures.names[place], (height, width))])
-        for of_view, target, own in zip(places, targets, shown, strict=True):
+        for of_view, sizing, own in zip(places, sizings, shown, strict=True):
             if place in of_view:
-                own[place] = resize(pixels[None], *target)[0]
+                own[place] = sizing.shown(pixels[None], frames=len(of_view))[0]
     assert size is not None, "the first frame is on screen at 0"
     return [
         DecodedMedium(

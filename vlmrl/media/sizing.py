@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vlmrl.media.resize import smart_resize
+from vlmrl.media.resize import resize, smart_resize
 from vlmrl.media.sampling import Decoder, VideoInfo, request_times
+from vlmrl.registry import load
 
 Grid = tuple[int, int, int]
 """Patches of a medium in time, height, width."""
@@ -27,6 +28,8 @@ class Sizing:
     patch_size: int
     merge_size: int
     temporal_patch_size: int
+    region: tuple[float, float, float, float] | None = None
+    """The part of each picture that is shown: x1, y1, x2, y2 as shares of its sides; None: all of it."""
 
     def requests(self, info: VideoInfo) -> tuple[np.ndarray, float]:
         """Choose the times at which frames are asked for.
@@ -39,9 +42,9 @@ class Sizing:
         )
 
     def target(self, height: int, width: int, *, frames: int) -> tuple[int, int]:
-        """Compute the size after resizing. A video's frames share `video_total_pixels` evenly; that lowers their cap, but not
-        below `min_pixels`. All frames count: qwen-vl-utils divides its `total_pixels` by half of them, those of a temporal patch
-        together, so the same frames need twice its number here.
+        """Compute the size after resizing, of the region where there is one. A video's frames share `video_total_pixels` evenly; that
+        lowers their cap, but not below `min_pixels`. All frames count: qwen-vl-utils divides its `total_pixels` by half of them, those of
+        a temporal patch together, so the same frames need twice its number here.
 
         Returns:
             (height, width) in pixels, multiples of patch_size * merge_size.
@@ -52,4 +55,11 @@ class Sizing:
         most = self.max_pixels
         if frames > 1 and self.video_total_pixels is not None:
             most = max(self.min_pixels, min(most, self.video_total_pixels // frames))
+        if self.region is not None:
+            height, width = load("vlmrl.media.region:size")(self.region, height, width)
         return smart_resize(height, width, factor=self.patch_size * self.merge_size, min_pixels=self.min_pixels, max_pixels=most)
+
+    def shown(self, pixels: np.ndarray, *, frames: int) -> np.ndarray:
+        """Resize some of the frames of a medium, uint8 [T, H, W, 3], or their region. Raises as `target`."""
+        size = self.target(*pixels.shape[1:3], frames=frames)
+        return resize(pixels if self.region is None else load("vlmrl.media.region:cut")(pixels, self.region), *size)

@@ -16,11 +16,11 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -45,6 +45,7 @@ Patchify = Callable[[np.ndarray, MediaKind], tuple[np.ndarray, Grid]]
 Timing = tuple[float | None, np.ndarray | None, float | None]
 """Seconds between two frames asked for, times of the frames, seconds of the whole; as the last fields of `headers.Planned`."""
 
+S = TypeVar("S", bound="MediaStore")
 _PIXELS = ("min_pixels", "max_pixels", "video_total_pixels", "fps", "min_frames", "max_frames")
 """The settings that change what the model sees; `decoder` enters the keys as what it means on this machine."""
 _VERSION = 2
@@ -132,21 +133,10 @@ class MediaStore:
         """Sides of processed frames are multiples of this."""
         self.stats: dict[str, int | float] = {"opened": 0, "decoded": 0, "cache_hits": 0, "evicted": 0, "decode_seconds": 0.0}
         self.cached_bytes = 0
-        parameters = {name: value for name, value in asdict(settings).items() if name in _PIXELS}
-        parameters.update(
-            version=_VERSION,
-            decoder=resolve_decoder(settings.decoder),
-            patch_size=patch_size,
-            merge_size=merge_size,
-            temporal_patch_size=temporal_patch_size,
-            processor=fingerprint,
-        )
-        self.sizing = Sizing(
-            **{name: getattr(settings, name) for name in (*_PIXELS, "decoder")},
-            patch_size=patch_size,
-            merge_size=merge_size,
-            temporal_patch_size=temporal_patch_size,
-        )
+        rules: dict[str, Any] = {name: getattr(settings, name) for name in _PIXELS}
+        rules |= {"patch_size": patch_size, "merge_size": merge_size, "temporal_patch_size": temporal_patch_size}
+        self.sizing = Sizing(**rules, decoder=settings.decoder)
+        parameters = {**rules, "version": _VERSION, "decoder": resolve_decoder(settings.decoder), "processor": fingerprint}
         self.pool: WorkerPool | None = None
         """The worker processes; none where this process decodes."""
         if settings.workers:
@@ -160,10 +150,10 @@ class MediaStore:
         self._key_locks = KeyedLock()
         self._here = threading.local()
 
-    @staticmethod
-    def of(settings: MediaSettings, processor: MediaProcessor) -> MediaStore:
+    @classmethod
+    def of(cls: type[S], settings: MediaSettings, processor: MediaProcessor) -> S:
         """Make a store of media as a model's own processor cuts them."""
-        return MediaStore(
+        return cls(
             settings,
             patchify=processor.patchify,
             patch_size=processor.patch_size,
@@ -287,12 +277,12 @@ class MediaStore:
             from vlmrl.media.frames import plan_frames
 
             with named(ref):
-                planned = plan_frames(ref, root, self.sizing)
+                planned = plan_frames(ref, root, self.views_of(ref)[ref])
             return self._handle(ref.kind, "", planned.grid, planned[2:])
         from vlmrl.media.headers import plan_medium
 
         with open_media(root, ref.path, max_bytes=byte_limit(ref.kind)) as file, named(ref):
-            planned = plan_medium(file, ref.kind, self.sizing, name=ref.path, times=self.step_times)
+            planned = plan_medium(file, ref.kind, self.views_of(ref)[ref], name=ref.path, times=self.step_times)
             return self._handle(ref.kind, "", planned.grid, planned[2:])
 
     def examine(self, ref: MediaRef, root: Path) -> MediaHandle:
@@ -303,6 +293,10 @@ class MediaStore:
         check_hash(ref, digest)
         shown, key = self._decode(ref, data), self.key_of(ref, digest)
         return self._handle(ref.kind, key, self._grid(ref.kind, shown.frames), (shown.spacing, shown.times, shown.duration))
+
+    def views_of(self, ref: MediaRef) -> Mapping[MediaRef, Sizing]:
+        """Give what is kept here of a medium that another store decodes for both, itself among it, and by which rules."""
+        return {ref: self.sizing}
 
     def digest(self, ref: MediaRef, root: Path) -> str | None:
         """Give the hash of the content that was last read of a file; None where it was not, or is another file by now."""

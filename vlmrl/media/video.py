@@ -23,8 +23,7 @@ from vlmrl.media.access import VIDEO_BYTES, read_media
 from vlmrl.media.decode import DecodedMedium
 from vlmrl.media.headers import Planned, planned
 from vlmrl.media.iso import IsoTrack, read_iso
-from vlmrl.media.resize import resize
-from vlmrl.media.sampling import TICK, Backend, Decoder, VideoInfo, check_bounds, frames_on_screen, request_times, resolve_decoder
+from vlmrl.media.sampling import TICK, Backend, VideoInfo, check_bounds, frames_on_screen, resolve_decoder
 from vlmrl.media.sizing import Sizing
 
 Transform = Callable[[np.ndarray], np.ndarray]
@@ -37,24 +36,6 @@ _CHUNK = 16
 _CHUNK_PIXELS = 16 * 1920 * 1080
 """Most pixels that another decoder is asked for at a time, unless one frame has more."""
 _STRIDE = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class VideoFrames:
-    """The chosen frames of one video."""
-
-    frames: np.ndarray
-    """uint8 [T, H, W, 3], upright (after `transform`, where one was given)."""
-    times: np.ndarray
-    """float64 [T]: when each frame comes on screen, in seconds from the first frame of the file."""
-    duration: float
-    """Seconds."""
-    spacing: float
-    """Seconds between two requests."""
-    size: tuple[int, int]
-    """(H, W) of the file's upright frames."""
-    backend: Backend
-    """What decoded."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +53,7 @@ def shown_times(packets: container.Packets, requests: np.ndarray) -> np.ndarray:
     """Look up when the frames on screen at `requests` [T] come on screen.
 
     Returns:
-        `VideoFrames.times` of a regular file, float64 [T] in seconds.
+        `DecodedMedium.times` of a regular file, float64 [T] in seconds.
     """
     return packets.times[frames_on_screen(packets.times, requests)]
 
@@ -88,41 +69,13 @@ def probe_video(source: Path | bytes | BinaryIO) -> VideoInfo:
     return container.read_header(io.BytesIO(source) if isinstance(source, bytes) else source).info
 
 
-def read_video(
-    source: Path | bytes,
-    *,
-    fps: float,
-    min_frames: int,
-    max_frames: int,
-    decoder: Decoder = "auto",
-    frame_factor: int = 2,
-    transform: Transform | None = None,
-) -> VideoFrames:
-    """Decode the frames on screen at the times of `request_times`.
+def _read(data: bytes, header: container.Header, views: Sequence[_View], backend: Backend) -> tuple[list[DecodedMedium], Backend]:
+    """The frames that each view asks for, of one pass over the file, and what decoded them.
 
-    `transform` maps uint8 [n, H, W, 3] to [n, h, w, 3] and is applied as frames arrive, so that a long video never lies in
-    memory at full size. decord (only where it is asked for) shows concealed frames of damaged files, and wrong
-    frames of some containers, without a word: 8 frames late in an MPEG-TS file with B-frames, for example. Its frames are
-    therefore used only where a checking pass of PyAV sees the same ones, and so are torchcodec's; else PyAV's are. `pyav`, which `auto` is,
-    needs no second pass.
-
-    Raises:
-        MediaError: `format`, `corrupt`, `truncated`, `no_frames`, `too_large`, or as `media.access`.
-        ConfigError: decord or torchcodec is asked for and not installed.
-        ValueError: see `request_times`.
+    decord (only where it is asked for) shows concealed frames of damaged files, and wrong frames of some containers, without a word: 8
+    frames late in an MPEG-TS file with B-frames, for example. Its frames are therefore used only where a checking pass of PyAV sees the
+    same ones, and so are torchcodec's; else PyAV's are. `pyav`, which `auto` is, needs no second pass.
     """
-    data = read_media(source.parent, source.name, max_bytes=VIDEO_BYTES) if isinstance(source, Path) else source
-    if len(data) > VIDEO_BYTES:
-        raise MediaError("too_large", f"video: {len(data)} bytes, the limit is {VIDEO_BYTES}")
-    backend = resolve_decoder(decoder)
-    header = container.read_header(io.BytesIO(data))
-    requests, spacing = request_times(header.info, fps=fps, min_frames=min_frames, max_frames=max_frames, frame_factor=frame_factor)
-    (shown,) = _read(data, header, [_View(requests, spacing, transform or (lambda frames: frames))], backend)
-    return shown
-
-
-def _read(data: bytes, header: container.Header, views: Sequence[_View], backend: Backend) -> list[VideoFrames]:
-    """The frames that each view asks for, of one pass over the file."""
     packets = container.scan(io.BytesIO(data))
     container.check_share(header, packets)
     chosen: list[Shown] | None = None
@@ -132,10 +85,11 @@ def _read(data: bytes, header: container.Header, views: Sequence[_View], backend
     if chosen is None:
         backend = "pyav"
         chosen = _by_pyav(data, header, packets, views)
-    about: dict[str, Any] = {"duration": header.info.duration, "size": (header.info.height, header.info.width), "backend": backend}
+    about: dict[str, Any] = {"duration": header.info.duration, "size": (header.info.height, header.info.width)}
     return [
-        VideoFrames(frames=frames, times=times, spacing=view.spacing, **about) for view, (frames, times) in zip(views, chosen, strict=True)
-    ]
+        DecodedMedium(frames=frames, times=times, spacing=view.spacing, **about)
+        for view, (frames, times) in zip(views, chosen, strict=True)
+    ], backend
 
 
 def plan_video(file: BinaryIO, sizing: Sizing, times: bool) -> Planned:
@@ -173,7 +127,7 @@ def read_video_info(file: BinaryIO) -> tuple[VideoInfo, IsoTrack | None]:
 
 
 def decode_video(data: bytes, sizings: Sequence[Sizing]) -> list[DecodedMedium]:
-    """Decode a video file, as `decode.decode_views` says."""
+    """Decode a video file, as `decode.decode_views` says: the frames on screen at the times of `request_times`."""
     if len(data) > VIDEO_BYTES:
         raise MediaError("too_large", f"video: {len(data)} bytes, the limit is {VIDEO_BYTES}")
     backend = resolve_decoder(sizings[0].decoder)
@@ -181,12 +135,8 @@ def decode_video(data: bytes, sizings: Sequence[Sizing]) -> list[DecodedMedium]:
     views: list[_View] = []
     for sizing in sizings:
         requests, spacing = sizing.requests(header.info)
-        height, width = sizing.target(header.info.height, header.info.width, frames=len(requests))
-        views.append(_View(requests, spacing, partial(resize, height=height, width=width)))
-    return [
-        DecodedMedium(frames=one.frames, size=one.size, times=one.times, duration=one.duration, spacing=one.spacing)
-        for one in _read(data, header, views, backend)
-    ]
+        views.append(_View(requests, spacing, partial(sizing.shown, frames=len(requests))))
+    return _read(data, header, views, backend)[0]
 
 
 def read_frames(data: bytes, requests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -196,7 +146,7 @@ def read_frames(data: bytes, requests: np.ndarray) -> tuple[np.ndarray, np.ndarr
         (frames uint8 [T, H, W, 3] upright, when each comes on screen float64 [T] in seconds).
 
     Raises:
-        MediaError: as `read_video`.
+        MediaError: as decoding the file for a prompt.
     """
     header = container.read_header(io.BytesIO(data))
     packets = container.scan(io.BytesIO(data))

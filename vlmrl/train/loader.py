@@ -110,7 +110,7 @@ class PromptLoader:
         prompts, rollouts = self._asked
         guessed = self.prefetcher.guess(self.sampler, ledger, prompts=prompts, rollouts=rollouts)
         mine = [self.samples[planned.sample_id] for _, planned in self.mine(list(enumerate(guessed)), ledger)]
-        self.prefetcher.start([(ref, self.encoder.root(sample)) for sample in mine for ref in sample.media], self._in_use)
+        self.prefetcher.start([one for sample in mine for one in self.encoder.wanted(sample)], self._in_use)
 
     def running(self) -> AbstractContextManager[object]:
         """Open a context in which prompts are taken; the background threads do not outlive it."""

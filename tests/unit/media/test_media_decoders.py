@@ -10,10 +10,10 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from tests.support.media import frame_number, make_video, numbered_frames
+from tests.support.media import VideoFrames, frame_number, make_video, numbered_frames, read_video
 from vlmrl.errors import ConfigError
 from vlmrl.media.sampling import Decoder
-from vlmrl.media.video import LEVELS, VideoFrames, read_video
+from vlmrl.media.video import LEVELS
 
 HAS_DECORD = importlib.util.find_spec("decord") is not None
 needs_decord = pytest.mark.skipif(not HAS_DECORD, reason="decord is not installed")

@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.support.media import frame_number, make_video, numbered_frames
+from tests.support.media import VideoFrames, frame_number, make_video, numbered_frames, read_video
 from vlmrl.errors import MediaError
-from vlmrl.media.video import VideoFrames, read_video, read_video_info
+from vlmrl.media.video import read_video_info
 
 SUFFIXES = [".ts", ".mkv", ".mp4", ".avi"]
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.media import frame_number, make_video, numbered_frames, set_matrix
+from tests.support.media import frame_number, make_video, numbered_frames, read_video, set_matrix
 from vlmrl.errors import MediaError
 from vlmrl.media.iso import read_iso
 from vlmrl.media.rotation import MIRRORED, orientation_of, upright
 from vlmrl.media.sampling import Decoder
-from vlmrl.media.video import probe_video, read_video, read_video_info
+from vlmrl.media.video import probe_video, read_video_info
 
 DECODERS: list[Any] = ["pyav"]
 if importlib.util.find_spec("decord") is not None:

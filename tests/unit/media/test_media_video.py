@@ -12,11 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.support.media import damage, frame_number, make_audio, make_empty, make_html, make_video, numbered_frames, truncate
+from tests.support.media import (
+    VideoFrames,
+    damage,
+    frame_number,
+    make_audio,
+    make_empty,
+    make_html,
+    make_video,
+    numbered_frames,
+    read_video,
+    truncate,
+)
+from tests.unit.media.test_media_workers import SIZING
 from vlmrl.errors import MediaError
 from vlmrl.media import sampling, video
+from vlmrl.media.decode import decode_views
 from vlmrl.media.sampling import Decoder, VideoInfo, request_times
-from vlmrl.media.video import VideoFrames, probe_video, read_video
+from vlmrl.media.video import probe_video
 
 HAS_DECORD = importlib.util.find_spec("decord") is not None
 DECODERS: list[Decoder] = ["pyav", "decord"] if HAS_DECORD else ["pyav"]
@@ -331,7 +344,8 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(sampling, name, value)
             assert reason(path) == "too_large"
     monkeypatch.setattr(video, "VIDEO_BYTES", 100)
-    assert reason(path) == "too_large"
+    with pytest.raises(MediaError, match="too_large"):
+        decode_views(path.read_bytes(), "video", [SIZING])
 
 
 # probing ------------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ STEPS = 3
 ROWS = 8
 """Rows of the source, half of them videos: the third step sees some of them for the second time."""
 EVAL = 4
+BOX = {"box": [0.5, 0.25, 1.0, 0.75]}
+"""For a teacher that sees a crop."""
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,7 @@ def world(tiny_files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
         for n, row in enumerate(rows):
             data = (tiny_files[1] / row["video"]).read_bytes()
             row["video"] = f"videos/{name}-{n}.mp4"
+            row["meta"] |= BOX
             (root / row["video"]).write_bytes(data)
         rows += [_picture_row(root, f"{name}-{n}", n) for n in range(count // 2)]
         (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -50,7 +53,7 @@ def _picture_row(root: Path, name: str, seed: int) -> dict[str, Any]:
     pixels = np.random.default_rng([seed, len(name)]).integers(0, 256, (60, 84, 3), dtype=np.uint8)
     path = f"pictures/{name}.{'png' if seed % 2 else 'jpg'}"
     Image.fromarray(pixels).save(root / path)
-    return {"id": name, "task": "vqa", "answer_type": "exact_text", "image": path, "prompt": "What is it?", "answer": "noise"}
+    return {"id": name, "task": "vqa", "answer_type": "exact_text", "image": path, "prompt": "What is it?", "answer": "noise", "meta": BOX}
 
 
 def config(model: Path, world: Path, root: Path, *, prefetch: bool, decoder: str, workers: int = 0) -> dict[str, Any]:
@@ -111,16 +114,19 @@ def test_each_medium_is_opened_and_decoded_once(
     assert sum("grad_norm" in line for line in metrics) == STEPS
 
 
-@pytest.mark.parametrize("kind", ["distill", "teacher_sft"])
+@pytest.mark.parametrize(
+    ("kind", "crop"),
+    [("distill", {}), ("teacher_sft", {}), ("distill", {"crop": "meta.box"}), ("distill", {"crop": "meta.box", "beside": True})],
+)
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_a_file_that_a_teacher_sees_otherwise_is_decoded_once_as_well(
-    tiny_files: tuple[Path, Path], world: Path, tmp_path: Path, prefetch: bool, kind: str
+    tiny_files: tuple[Path, Path], world: Path, tmp_path: Path, prefetch: bool, kind: str, crop: dict[str, Any]
 ) -> None:
     made = config(tiny_files[0], world, tmp_path / "runs", prefetch=prefetch, decoder="pyav")
     stage = made["stages"][0]
     for field in ("rewards", "advantage", "beta"):
         stage.pop(field, None)
-    stage |= {"kind": kind, "teacher": {"media": {"min_pixels": 12544, "max_pixels": 12544}}}
+    stage |= {"kind": kind, "teacher": {"media": {"min_pixels": 12544, "max_pixels": 12544} | crop}}
     trace = in_child(media_trace.traced_run, made, out=tmp_path / "trace.json")
     videos, pictures = (sorted(p.name for p in (world / folder).rglob("*.*")) for folder in ("videos", "pictures"))
     assert counts(trace, "av_passes", videos) == {1}
@@ -128,6 +134,7 @@ def test_a_file_that_a_teacher_sees_otherwise_is_decoded_once_as_well(
     seen = [json.loads(line) for line in next((runs.run_dir(made) / "teacher").glob("*.rank-0.jsonl")).read_text().splitlines()]
     assert len(seen) == ROWS
     assert all(line["student"]["media"] != line["teacher"]["media"] for line in seen)
+    assert {len(line["teacher"]["media"]) for line in seen} == {1 + ("beside" in crop)}
 
 
 def test_a_second_look_is_seen_by_the_trace(world: Path, tmp_path: Path) -> None:

@@ -151,6 +151,30 @@ def test_a_teacher_of_another_size(tiny_files: tuple[Path, Path], tmp_path: Path
     assert line["distill/gap"] != 0 < line["auxiliary/teacher_jsd"]
 
 
+def test_a_teacher_that_sees_a_crop_after_a_kill(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Videos whose quarter the teacher sees behind the whole: the same bits and the same record as without the kill."""
+    model, world = tiny_files
+    rows = tmp_path / "world"
+    shutil.copytree(world, rows)
+    lines = [json.loads(line) for line in (rows / "train.jsonl").read_text().splitlines()]
+    for line in lines:
+        place = line["meta"]["events"][0]["quarter"]
+        line["meta"]["box"] = [0.5 * (place % 2), 0.5 * (place // 2), 0.5 * (place % 2) + 0.5, 0.5 * (place // 2) + 0.5]
+    (rows / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seen = {"max_pixels": 4704, "crop": "meta.box", "margin": 0.1, "beside": True}
+    whole, killed = (small((model, rows), tmp_path / name, teacher={"media": seen}) for name in ("whole", "killed"))
+    assert runs.run(whole) == 0, Path(whole["run"]["root"], "error.txt").read_text()
+    assert runs.run(killed, "step.before_update@2:kill") == -9
+    assert runs.run(killed) == 0
+    assert runs.outcome(killed) == runs.outcome(whole)
+    records = [(runs.run_dir(one) / "teacher" / "rl.rank-0.jsonl").read_bytes() for one in (whole, killed)]
+    assert records[0] == records[1]
+    assert all(len(json.loads(line)["teacher"]["media"]) == 2 for line in records[0].splitlines())
+    sides = json.loads((runs.run_dir(whole) / "teacher" / "rl.json").read_text())
+    assert sides["teacher"]["crop"] == {"name": "box", "margin": 0.1, "beside": True}
+    assert "crop" not in sides["student"]
+
+
 # ---- weights in shards -----------------------------------------------------------------------------------------------------
 
 FOLLOWS = {"weights": "average", "average": {"every": 1, "decay": 0.5}, "media": {"min_pixels": 12544, "max_pixels": 12544}}

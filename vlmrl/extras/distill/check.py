@@ -10,10 +10,10 @@ from vlmrl.data.adapters import ImportOptions
 from vlmrl.data.encode import Encoder
 from vlmrl.data.source import read_source
 from vlmrl.errors import ConfigError, DataError, MediaError, RowError
+from vlmrl.extras.distill.crop import Crop, store_of
 from vlmrl.extras.distill.section import OFF, START, DistillSection, Taught
 from vlmrl.extras.distill.stage import encoder_of, refused, teacher_bundle
 from vlmrl.extras.distill.view import hint_of, hinted, settings_of
-from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_processor
 from vlmrl.run.audit_report import AuditReport
 from vlmrl.run.media import media_settings, open_media
@@ -39,7 +39,7 @@ def check_sides(report: AuditReport, cfg: Config, model: str, data: Path) -> Non
         try:
             if not stage.teacher.at_hand and not stage.teacher.served:
                 bundle = teacher_bundle(stage.teacher, bundle)
-            other = MediaStore.of(settings_of(media_settings(cfg), stage.teacher), bundle)
+            other = store_of(settings_of(media_settings(cfg), stage.teacher), bundle, Crop.of(stage.teacher.media))
             teacher = encoder_of(bundle, other, data, cfg)
             said = _told(cfg, stage, student, teacher, data) if stage.environment is None else _screens(cfg, stage, store, other, data)
             report.notes.append(f"stage '{stage.name}': {said}")
@@ -53,8 +53,11 @@ def _told(cfg: Config, stage: Taught, student: Encoder, teacher: Encoder, data: 
     """Write the line of a stage.
 
     Raises:
-        DataError: a row has no hint.
+        DataError: a row has no hint, or rows cannot be shown as a crop.
     """
+    crop = Crop.of(stage.teacher.media)
+    if crop is not None:
+        crop.check(_rows(cfg, stage, data, None))
     shown = [(sample, pair) for sample in _rows(cfg, stage, data) if (pair := _lengths(sample, stage, student, teacher)) is not None]
     if not shown:
         return "no row can be shown to both sides; the table says why"
@@ -97,17 +100,18 @@ def _screens(cfg: Config, stage: Taught, student: MediaStore, teacher: MediaStor
     return said
 
 
-def _rows(cfg: Config, stage: Taught, data: Path) -> list[Sample]:
-    """Read the first rows of a stage."""
+def _rows(cfg: Config, stage: Taught, data: Path, most: int | None = ROWS) -> list[Sample]:
+    """Read the first rows of a stage; None: all."""
     source, options = stage.source, ImportOptions.of(stage.source, data)
     read = read_source(data / source.path, media_root=source.media_root, dedupe=cfg.data.dedupe, options=options)
-    return list(islice(read.samples, ROWS))
+    return list(islice(read.samples, most))
 
 
 def _lengths(sample: Sample, stage: Taught, student: Encoder, teacher: Encoder) -> tuple[int, int] | None:
     """Plan both prompts of a row; None for one that the audit leaves out."""
     try:
         own = len(student.plan(sample, stage.answer_format).ids)
-        return own, len(teacher.plan(hinted(sample, stage.teacher.hint), stage.answer_format).ids)
+        asked, crop = hinted(sample, stage.teacher.hint), Crop.of(stage.teacher.media)
+        return own, len(teacher.plan(asked if crop is None else crop.shown(asked), stage.answer_format).ids)
     except (MediaError, RowError):
         return None

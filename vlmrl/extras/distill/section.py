@@ -33,6 +33,15 @@ class TeacherMediaSection(Section):
     fps: float | None = Field(default=None, gt=0, description="Frames per second; none: the run's")
     min_frames: PositiveInt | None = Field(default=None, description="Fewest frames of a video; none: the run's")
     max_frames: PositiveInt | None = Field(default=None, description="Most frames of a video; none: the run's")
+    crop: str | None = Field(
+        default=None,
+        description="Where a row has the box of the part that the teacher sees: meta.<name>, x1, y1, x2, y2 as shares of width and height; "
+        "none: it sees the whole",
+    )
+    margin: float = Field(
+        default=0.25, ge=0, allow_inf_nan=False, description="What a box is widened by at each end, in shares of its side"
+    )
+    beside: bool = Field(default=False, description="Whether the teacher sees the whole, and the crop behind it")
 
     @property
     def resizes(self) -> bool:
@@ -82,6 +91,11 @@ class TeacherSection(Section):
         """What is wrong with the section by itself."""
         known = self.hint in (None, "answer", "thought") or (str(self.hint).startswith("meta.") and len(str(self.hint)) > len("meta."))
         out = [] if known else [f"teacher.hint '{self.hint}': expected answer, thought or meta.<name>"]
+        media, apart = self.media, TeacherMediaSection()
+        if media.crop is not None and not (media.crop.startswith("meta.") and len(media.crop) > len("meta.")):
+            out.append(f"teacher.media.crop '{media.crop}': expected meta.<name>, where each row has the box")
+        if media.crop is None and (media.margin, media.beside) != (apart.margin, apart.beside):
+            out.append("teacher.media.margin and beside are of a crop; say with teacher.media.crop where rows have its box: meta.<name>")
         if self.average != AverageSection() and not self.moves:
             out.append(
                 f"teacher.average is of a teacher that follows the policy, and teacher.weights is '{self.weights}'; set it to average"
@@ -123,6 +137,8 @@ class DistillSection(GrpoSection):
                 f"auxiliary_losses '{WHOLE}' compares whole distributions, which teacher.weights: server does not send; take {LIKELIEST}, "
                 "or give the model's folder to teacher.weights"
             )
+        if self.environment is not None and self.teacher.media.crop is not None:
+            out.append("teacher.media.crop is of rows that have boxes, and screens of an environment have none; leave it out")
         return out + _alone(self)
 
 

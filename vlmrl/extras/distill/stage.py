@@ -14,6 +14,7 @@ from vlmrl.config.schema import Config
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import ConfigError
 from vlmrl.extras.distill.answers import teacher_rows
+from vlmrl.extras.distill.crop import Crop, MarkedEncoder, WatchedCrops, store_of
 from vlmrl.extras.distill.methods.scores import DIVERGENCE, TOPK, K, scores_of
 from vlmrl.extras.distill.section import AVERAGE, LIKELIEST, OFF, SAMPLED, WHOLE, DistillSection, Imitate, Taught, TeacherSection
 from vlmrl.extras.distill.server import ServedTeacher, open_servers
@@ -111,6 +112,7 @@ def open_teacher(loop: Loop, cfg: Taught) -> Scores:
 
     Raises:
         ConfigError: it cannot be loaded, or has another tokenizer.
+        DataError: it sees a crop, and rows have no box or ask for coordinates.
     """
     session, stage = loop.session, loop.stage
     bundle = session.bundle
@@ -128,21 +130,26 @@ def open_teacher(loop: Loop, cfg: Taught) -> Scores:
             policy.model.requires_grad_(False)
             session.engine.wrap(policy)
         vision = VisionCache(stage.store, budget_bytes=session.cfg.media.cache_bytes)
+    crop = Crop.of(cfg.teacher.media)
+    if crop is not None:
+        crop.check(stage.loader.samples.values())
     alike = bundle.fingerprint == session.bundle.fingerprint and settings_of(stage.store.settings, cfg.teacher) == stage.store.settings
-    store = stage.store if alike else MediaStore.of(settings_of(stage.store.settings, cfg.teacher), bundle)
-    if not alike:
+    store = stage.store if alike and crop is None else store_of(settings_of(stage.store.settings, cfg.teacher), bundle, crop)
+    if store is not stage.store:
         loop.ends.callback(store.close)
         vision = VisionCache(store, budget_bytes=session.cfg.media.cache_bytes)
         if cfg.environment is None:  # else what is shown are screens, which no row knows
             # of the rows of the stage alone: held-out rows are never shown to the teacher
-            stage.loader.encoder = dataclasses.replace(stage.loader.encoder, media=session.used.of(BothViews(stage.store, store)))
+            both, encoder = session.used.of(BothViews(stage.store, store)), stage.loader.encoder
+            stage.loader.encoder = dataclasses.replace(encoder, media=both) if crop is None else MarkedEncoder.like(encoder, crop, both)
             if stage.loader.prefetcher is not None:
                 stage.loader.prefetcher.beside = store
     record_settings(loop, cfg, stage.store, store)
     record = SeenRecord.of(session.run.path / FOLDER / f"{cfg.name}.rank-{dist.rank()}.jsonl")
-    watched = session.used.of(store, label=f"{FOLDER}/{cfg.name}/")
+    label = f"{FOLDER}/{cfg.name}/"
+    watched = session.used.of(store, label) if crop is None else WatchedCrops(session.used, store, label)
     encoder = encoder_of(bundle, watched, session.encoder.data_root, session.cfg)
-    view = TeacherView(encoder=encoder, store=store, own=stage.store, hint=cfg.teacher.hint, seen=record)
+    view = TeacherView(encoder=encoder, store=store, own=stage.store, hint=cfg.teacher.hint, crop=crop, seen=record)
     turns = None
     if cfg.environment is not None:
         # a screen is named by its content, which needs no watching
@@ -182,6 +189,8 @@ def record_settings(loop: Loop, cfg: Taught, own: MediaStore, other: MediaStore)
     free = ("cache_bytes", "workers", "deadline")  # which change nothing that is seen
     facts = {name: {k: v for k, v in dataclasses.asdict(one.settings).items() if k not in free} for name, one in sides.items()}
     facts["teacher"] |= {"weights": cfg.teacher.weights, "hint": cfg.teacher.hint}
+    if crop := Crop.of(cfg.teacher.media):
+        facts["teacher"]["crop"] = dataclasses.asdict(crop)
     path = loop.session.run.path / FOLDER / f"{cfg.name}.json"
     fs.mkdir(path.parent)
     fs.write_text(path, json.dumps(facts, indent=2) + "\n")

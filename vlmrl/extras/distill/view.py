@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from vlmrl import fs
 from vlmrl.data.encode import Encoder
 from vlmrl.errors import DataError
+from vlmrl.extras.distill.crop import Crop
 from vlmrl.extras.distill.section import TeacherSection
 from vlmrl.media.store import MediaSettings, MediaStore, ProcessedMedia
 from vlmrl.types import MediaHandle, MediaRef, Prompt, Sample
@@ -39,7 +40,7 @@ def vocabulary_problem(student: Vocabulary, teacher: Vocabulary) -> str | None:
 
 def settings_of(own: MediaSettings, teacher: TeacherSection) -> MediaSettings:
     """Give the settings under which the teacher sees media."""
-    return dataclasses.replace(own, **teacher.media.model_dump(exclude_none=True))
+    return dataclasses.replace(own, **teacher.media.model_dump(exclude_none=True, exclude={"crop", "margin", "beside"}))
 
 
 def hint_of(sample: Sample, hint: str | None) -> str:
@@ -93,16 +94,19 @@ class TeacherView:
     own: MediaStore
     """Of the student."""
     hint: str | None = None
+    crop: Crop | None = None
+    """Which part it sees; None: whole media."""
     seen: Callable[[Prompt, Prompt], None] = lambda student, teacher: None
 
     def of(self, prompt: Prompt) -> Prompt:
         """Make the teacher's prompt of a row that the student was asked.
 
         Raises:
-            DataError: a medium is not the file that the student saw, or the row has no hint; names the row.
+            DataError: a medium is not the file that the student saw, or the row has no hint or no box; names the row.
             MediaError: a medium cannot be read or decoded.
         """
-        made = self.encoder.encode(hinted(prompt.sample, self.hint), prompt.answer_format)
+        asked = hinted(prompt.sample, self.hint)
+        made = self.encoder.encode(asked if self.crop is None else self.crop.shown(asked), prompt.answer_format)
         made = dataclasses.replace(made, sample=prompt.sample)
         self.prove(prompt, made)
         self.seen(prompt, made)
@@ -116,14 +120,15 @@ class TeacherView:
             DataError: it does not; names the student's row.
         """
         sample, root = student.sample, self.encoder.root(student.sample)
-        if not len(sample.media) == len(student.media) == len(teacher.media):
+        shown = list(enumerate(sample.media)) if self.crop is None else self.crop.views(sample)
+        if len(sample.media) != len(student.media) or len(shown) != len(teacher.media):
             raise DataError(
                 f"row '{sample.id}' ({sample.source}): {len(sample.media)} media in the row, {len(student.media)} seen by the student, "
                 f"{len(teacher.media)} by the teacher"
             )
-        for ref, handle, other in zip(sample.media, student.media, teacher.media, strict=True):
+        for (n, ref), other in zip(shown, teacher.media, strict=True):
             digest = self.store.digest(ref, root)
-            if digest is None or self.own.key_of(ref, digest) != handle.key or self.store.key_of(ref, digest) != other.key:
+            if digest is None or self.own.key_of(ref, digest) != student.media[n].key or self.store.key_of(ref, digest) != other.key:
                 raise DataError(
                     f"row '{sample.id}' ({sample.source}): the teacher was shown another content of {ref.path} than the student; the file "
                     "has changed within the step: put it back, and start the run again, which resumes"

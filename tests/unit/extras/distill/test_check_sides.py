@@ -126,3 +126,38 @@ def test_screens_of_tasks_are_told_and_their_hints_looked_for(tiny_files: tuple[
         (problem,) = report(tiny_files[0], tmp_path, teacher={"hint": hint}, **stage).problems
         assert "row 'desk'" in problem
         assert f"teacher.hint '{hint}', and the row has none" in problem
+
+
+def boxes(folder: Path, *rows: dict[str, Any]) -> None:
+    """Rows about one picture of 336 x 336 pixels."""
+    shared = {"task": "boxes", "prompt": "Where?", "image": "a.png"}
+    (folder / "rows.jsonl").write_text("".join(json.dumps(shared | {"id": str(n)} | row) + "\n" for n, row in enumerate(rows)))
+    Image.new("RGB", (336, 336)).save(folder / "a.png")
+
+
+def test_a_crop_has_tokens_of_its_own(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of the quarter 56 x 56 pixels are left: four tokens, as of the whole; beside the whole they are four more."""
+    boxes(tmp_path, *[{"answer_type": "exact_text", "answer": "x", "meta": {"box": [0, 0, 0.5, 0.5]}}] * 2)
+    counts: list[int] = []
+    for more in ({}, {"beside": True}):
+        media = {"min_pixels": 3136, "max_pixels": 3136, "crop": "meta.box", **more}
+        found = report(tiny_files[0], tmp_path, source={"path": "rows.jsonl"}, teacher={"media": media})
+        assert found.problems == []
+        (note,) = found.notes
+        counts.append(int(note.split(" for the teacher")[0].rsplit(" ", 1)[-1]))
+    assert counts[1] == counts[0] + 4 + 2, "a picture of four tokens stands between two of its own"
+
+
+def test_rows_that_no_crop_can_be_made_for_are_refused(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    located = {"answer_type": "bbox", "gt": {"boxes": [[1, 2, 30, 40]]}, "meta": {"frame": "norm1000", "box": [0, 0, 0.5, 0.5]}}
+    boxes(tmp_path, located, located)
+    teacher: dict[str, Any] = {"media": {"crop": "meta.box"}}
+    (problem,) = report(tiny_files[0], tmp_path, source={"path": "rows.jsonl"}, teacher=teacher).problems
+    assert problem.startswith("stage 'distill': teacher.media.crop: 2 rows have answers of the type 'bbox', the first is '0'")
+    assert "set teacher.media.beside: true" in problem
+    teacher["media"]["beside"] = True
+    assert report(tiny_files[0], tmp_path, source={"path": "rows.jsonl"}, teacher=teacher).problems == []
+    boxes(tmp_path, located, located | {"meta": {"frame": "norm1000"}})
+    (problem,) = report(tiny_files[0], tmp_path, source={"path": "rows.jsonl"}, teacher=teacher).problems
+    assert "row '1' (" in problem
+    assert "rows.jsonl:2): teacher.media.crop is meta.box, and the row has none; give it x1, y1, x2, y2" in problem

@@ -56,6 +56,11 @@ def test_beside_rewards_and_with_the_whole_vocabulary() -> None:
     [
         ({"reweight": []}, "teacher: nothing asks it"),
         ({"teacher": {"hint": "solution"}}, "teacher.hint 'solution': expected answer, thought or meta.<name>"),
+        ({"teacher": {"media": {"crop": "box"}}}, "teacher.media.crop 'box': expected meta.<name>"),
+        ({"teacher": {"media": {"crop": "meta."}}}, "teacher.media.crop 'meta.': expected meta.<name>"),
+        ({"teacher": {"media": {"margin": 0.5}}}, "teacher.media.margin and beside are of a crop"),
+        ({"teacher": {"media": {"beside": True}}}, "teacher.media.margin and beside are of a crop"),
+        ({"teacher": {"media": {"crop": "meta.box", "margin": -0.1}}}, "margin"),
         ({"teacher": {"average": {"every": 5}}}, "teacher.average is of a teacher that follows the policy"),
         ({"rollout": {"strategy": {"name": "offpolicy_gt"}}}, "rollout.strategy 'offpolicy_gt': a teacher scores answers"),
         ({"rewards": [{"name": "format"}, {"name": "format"}]}, "reward 'format' is listed twice"),
@@ -69,6 +74,7 @@ def test_beside_rewards_and_with_the_whole_vocabulary() -> None:
         ),
         ({"teacher": {**SERVED, "servers": ["127.0.0.1:7000"] * 2}}, "teacher.servers: 127.0.0.1:7000 is there twice"),
         ({"teacher": SERVED, "auxiliary_losses": [{"name": "teacher_jsd"}]}, "'teacher_jsd' compares whole distributions"),
+        ({"teacher": {"media": {"crop": "meta.box"}}, "environment": {"name": "toy_desk"}}, "screens of an environment have none"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(stage: dict[str, Any], said: str) -> None:

@@ -33,6 +33,7 @@ OF_KIND = {
     "gui": "toy_curriculum_gui.yaml",
     "click": "toy_click.yaml",
     "zoom": "toy_zoom.yaml",
+    "stripes": "toy_crop.yaml",
 }
 
 

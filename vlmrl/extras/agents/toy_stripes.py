@@ -2,8 +2,9 @@
 
 A picture of 112 x 112 pixels has a pixel for each stripe, and so has a quarter alone of 56 x 56: what can be read is the same, but in the
 whole three grey quarters with stripes of their own stand beside the coloured one. Spots of noise make each picture one of its own. The
-splits of `tasks.LOOSE` are quarters alone, with right answers: a model that learnt from them can read, and has never seen a whole picture.
-`validation` holds the questions of `test` with the quarter in the place of the whole, which is what a teacher sees of them.
+splits of `tasks.LOOSE` are quarters alone, and one answer of five is wrong, so that a model that learnt from them can read, but is unsure,
+and has never seen a whole picture. `validation` holds the questions of `test` with the quarter in the place of the whole, which is what a
+teacher sees of them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from vlmrl.extras.agents.stripes import BOXES, QUARTER, SIDE, WAYS, Stripes, mak
 from vlmrl.extras.toy.kinds import PictureKind
 from vlmrl.extras.toy.picture import COLORS, NOISE, Item
 from vlmrl.extras.toy.tasks import LOOSE, Split
-from vlmrl.rng import generator
+from vlmrl.rng import generator, key
 
 TASK = "toy_stripes"
 SPOT = 8
@@ -31,8 +32,10 @@ def items(seed: int, split: Split, index: int) -> list[Item]:
     spots = generator(seed, "toy-stripes-spots", drawn, index).integers(-NOISE, NOISE + 1, size=(SIDE // SPOT, SIDE // SPOT, 1))
     noise = spots.repeat(SPOT, axis=0).repeat(SPOT, axis=1)
     pixels = np.clip(paint_stripes(shown) + noise, 0, 255).astype(np.uint8)
-    box = BOXES[shown.quarter]
+    box, answer = BOXES[shown.quarter], shown.answer
     meta: dict[str, Any] = {"box": [side / 1000 for side in box]}
+    if split in LOOSE and key(seed, "toy-stripes-careless", split, index) % 5 == 0:
+        answer = WAYS[1 - WAYS.index(answer)]
     if split in LOOSE or split == "validation":
         x, y = QUARTER * (shown.quarter % 2), QUARTER * (shown.quarter // 2)
         pixels, meta = np.ascontiguousarray(pixels[y : y + QUARTER, x : x + QUARTER]), {}
@@ -43,7 +46,7 @@ def items(seed: int, split: Split, index: int) -> list[Item]:
         "data_type": "image",
         "image": f"images/{split}/{index:06d}.png",
         "prompt": shown.question,
-        "answer": shown.answer,
+        "answer": answer,
         "gt": {},
         "source": "toy",
         "meta": meta,

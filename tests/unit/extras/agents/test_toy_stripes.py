@@ -23,17 +23,20 @@ def test_validation_is_the_part_of_the_held_out_pictures_that_the_box_names() ->
         assert part.row["meta"] == {}
 
 
-@pytest.mark.parametrize("split", ["pretrain", "sft", "validation"])
-def test_a_quarter_alone_is_coloured_and_shows_the_answer(split: Split) -> None:
-    """At 56 x 56 a row of the picture is a stripe: along the stripes hardly anything changes, across them a lot does."""
-    for index in range(12):
+@pytest.mark.parametrize(("split", "least", "most"), [("pretrain", 6, 18), ("validation", 0, 0)])
+def test_a_quarter_alone_is_coloured_and_shows_the_answer(split: Split, least: int, most: int) -> None:
+    """At 56 x 56 a row of the picture is a stripe: along the stripes hardly anything changes, across them a lot does. Of pretraining about
+    one answer of five is another."""
+    found = 0
+    for index in range(60):
         (item,) = items(0, split, index)
         assert item.pixels.shape == (QUARTER, QUARTER, 3)
         seen = resize(item.pixels[None], 56, 56)[0].astype(int)
         assert np.ptp(seen.max(axis=(0, 1))) > 20, "no grey"
         down, across = (np.abs(np.diff(seen.max(axis=2), axis=axis)).mean() for axis in (0, 1))
-        assert (down > 3 * across) == (item.row["answer"] == "across")
-        assert (across > 3 * down) == (item.row["answer"] == "down")
+        assert (down > 3 * across) != (across > 3 * down)
+        found += (down > across) != (item.row["answer"] == "across")
+    assert least <= found <= most
 
 
 def test_what_is_seen_of_a_stripe_is_the_same_in_the_whole_and_in_the_part() -> None:

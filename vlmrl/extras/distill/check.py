@@ -14,6 +14,7 @@ from vlmrl.extras.distill.crop import Crop, store_of
 from vlmrl.extras.distill.section import OFF, START, DistillSection, Taught
 from vlmrl.extras.distill.stage import encoder_of, refused, teacher_bundle
 from vlmrl.extras.distill.view import hint_of, hinted, settings_of
+from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_processor
 from vlmrl.run.audit_report import AuditReport
 from vlmrl.run.media import media_settings, open_media

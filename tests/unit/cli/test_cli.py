@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+import vlmrl.extras.pages.view.view  # noqa: F401 (it takes names that a test replaces, and would keep the test's)
 from tests.support.documents import parse_vlmrl
 from vlmrl import cli
 from vlmrl import errors as errors_module

@@ -19,7 +19,8 @@ from typing import Any
 
 from benchmarks.common import ROOT, BenchmarkError, need
 
-AXES = {"distill_grounding": "mIoU of 200 held-out videos", "distill_shell": "share of right answers"}
+_MIOU, _RIGHT = "mIoU of 200 held-out videos", "share of right answers"
+AXES = {"distill_grounding": _MIOU, "distill_shell": _RIGHT, "distill_larger": _MIOU, "distill_crop": _RIGHT}
 """Study -> what the picture's upright axis says."""
 FULL, FEW = "base, all tokens", "base, few tokens"
 SHOWN = {

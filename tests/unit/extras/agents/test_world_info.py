@@ -52,7 +52,8 @@ def test_a_turn_without_it_is_recorded_as_before(group: list[Trajectory]) -> Non
 
 def test_the_last_numbers_are_measured(group: list[Trajectory]) -> None:
     collector = cast(EpisodeCollector, object.__new__(EpisodeCollector))
-    object.__setattr__(collector, "watch", FaultWatch(1.0))
+    for name, value in (("watch", FaultWatch(1.0)), ("played", {})):
+        object.__setattr__(collector, name, value)
     lost = dataclasses.replace(group[0], turns=(), fault="timeout")
     notes = notes_of([*group, lost]) + notes_of(group[:1])
     found = collector.measured(Counter(notes), step=0)

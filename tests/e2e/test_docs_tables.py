@@ -239,6 +239,8 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/data.md", "Rows of other trainers"): adapters,
     ("docs/data.md", "Boxes, points and times"): keys_of(SourceSection),
     ("docs/data.md", "*"): "prose and forms of answers; tests/unit/data",
+    ("docs/distillation.md", "A larger teacher"): "measured; docs/benchmarks/distill_larger.json",
+    ("docs/distillation.md", "A teacher that looks closer"): "measured; docs/benchmarks/distill_crop.json",
     ("docs/distillation.md", "Beside other ways to learn the same"): "measured; docs/benchmarks/distill_grounding.json",
     ("docs/distillation.md", "What a step costs"): "measured; docs/benchmarks/distill.md",
     ("docs/distillation.md", "*"): "numbers of three runs of examples/distill.yaml",

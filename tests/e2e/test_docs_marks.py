@@ -153,6 +153,7 @@ def test_commands_parse(item: tuple[str, int, str]) -> None:
 @pytest.mark.parametrize("item", [i for i in every(r"--[a-z]") if i[0] not in OTHERS], ids=where)
 def test_options_exist(item: tuple[str, int, str]) -> None:
     known = set().union(*options_of_commands().values()) | {"--help", "--torch-backend"}  # the second is uv's
+    known |= {"--max-model-len", "--pipeline-parallel-size"}  # of vLLM, behind `--`
     known |= set(re.findall(r'"(--[a-z-]+)"', read("vlmrl/extras/importers/prepare/prepare.py")))
     known |= set(re.findall(r'"(--[a-z-]+)"', read("tests/faults/drill/__main__.py") + read("benchmarks/gpu_check/__main__.py")))
     prepared = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "data").glob("*/prepare.py"))

@@ -41,8 +41,12 @@ DRAWN = {
 """Name -> label, colour, marker, and how far it is moved aside, as a share of all tokens, so that intervals do not cover each other."""
 
 
-def read(file: Path, task: str | None = None) -> dict[str, Any]:
-    """Mean score with its 95% interval over questions, and mean prompt length, of a file's records (those of a task where one is named).
+def read(file: Path, task: str | None = None, asked: str = "") -> dict[str, Any]:
+    """Mean score with its 95% interval over questions, and mean prompt length, of a file's records.
+
+    Args:
+        task: of these records; None: of all.
+        asked: the score, where records have several.
 
     Raises:
         BenchmarkError: the questions are too few, or too much alike, for an interval.
@@ -52,7 +56,8 @@ def read(file: Path, task: str | None = None) -> dict[str, Any]:
 
     records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     records = [r for r in records if task is None or r["task"] == task]
-    (metric,) = {name for r in records for name in r["scores"]}
+    found = {name for r in records for name in r["scores"]}
+    (metric,) = found & {asked} or found
     scores = [r["scores"][metric] for r in records]
     bounds = mean_interval(scores, generator(0, "bootstrap", metric), shares=set(scores) <= {0, 1})
     if bounds.low is None or bounds.high is None:
@@ -78,12 +83,13 @@ def complete(study: Path) -> list[int]:
 
 def held(study: Path) -> dict[str, Any]:
     """What the study's runs say: name -> a seed -> what `read` gives."""
-    task = json.loads((study / "plan.json").read_text(encoding="utf-8"))["study"]["measure"].partition(" in ")[2] or None
+    measure = json.loads((study / "plan.json").read_text(encoding="utf-8"))["study"]["measure"]
+    asked, _, task = measure.partition(" ")[2].partition(" in ")
     seeds = complete(study)
     files = {
         name: [study / "runs" / f"{arm}-s{seed}" / "eval" / f"{which}.jsonl" for seed in seeds] for name, (arm, which) in SHOWN.items()
     }
-    return {"seeds": seeds, "models": {name: [read(file, task) for file in of] for name, of in files.items()}}
+    return {"seeds": seeds, "models": {name: [read(file, task or None, asked) for file in of] for name, of in files.items()}}
 
 
 def visual(models: Mapping[str, Sequence[Mapping[str, float]]], share: float) -> tuple[float, float]:

@@ -22,7 +22,7 @@ def write_study(folder: Path, seeds: int) -> None:
             (run / "eval").mkdir(parents=True, exist_ok=True)
             long = 69 if name == tokens.FULL else 51
             rows = [("shell_end", float(n % 4 < seed), long) for n in range(24)] + [("shell_start", 1.0, 500)]
-            lines = [json.dumps({"task": task, "scores": {"exact": score}, "n_in": n}) for task, score, n in rows]
+            lines = [json.dumps({"task": task, "scores": {"exact": score, "consistency": 1.0}, "n_in": n}) for task, score, n in rows]
             (run / "eval" / f"{which}.jsonl").write_text("\n".join(lines) + "\n")
             if (arm, seed) != ("grpo", seeds):
                 (run / "FINISHED").touch()

@@ -227,15 +227,17 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
     if cfg.data.prompt is None:
         del out["data"]["prompt"]
     del out["data"]["check_against"], out["data"]["changed"]
-    for name in ("suite", "data_root", "max_seconds", "best"):
-        del out["eval"][name]
+    del out["eval"]["suite"], out["eval"]["data_root"], out["eval"]["max_seconds"], out["eval"]["best"]
     if out["toy"] is not None:
-        out["toy"] = {key: value for key, value in out["toy"].items() if key != "cache" and (key, value) != ("base_media", None)}
+        later = (("base_media", None), ("base_width", 128))  # runs that were begun before there were these
+        out["toy"] = {key: value for key, value in out["toy"].items() if key != "cache" and (key, value) not in later}
     for stage in out["stages"]:
         del stage["checkpoint_every"], stage["max_tokens_per_microbatch"], stage["epochs"]  # by now they are steps
         for part, free in (("rollout", ("replay_gap", "max_gap", "vllm")), ("teacher", ("servers", "token_file", "patience"))):
             for name in free if part in stage else ():
                 del stage[part][name]
+        for name in ("crop", "margin", "beside") if "teacher" in stage and stage["teacher"]["media"]["crop"] is None else ():
+            del stage["teacher"]["media"][name]
         if stage.get("environment") is not None:
             for name in ("workers", "deadline", "memory", "retries", "ahead", "max_faults"):
                 del stage["environment"][name]

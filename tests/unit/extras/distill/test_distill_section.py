@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from vlmrl.api import load_recipe
+from vlmrl.config.load import load
 from vlmrl.config.schema import SECTIONS, Config
 from vlmrl.errors import ConfigError
 from vlmrl.extras.distill.section import DistillSection, Imitate, TeacherMediaSection
@@ -125,6 +126,16 @@ def test_on_servers_with_the_likeliest_ids_and_where_they_are_may_change() -> No
     kept = fixed_options(config)["stages"][0]["teacher"]
     assert kept["weights"] == "server"
     assert not {"servers", "token_file", "patience"} & kept.keys()
+
+
+def test_runs_that_were_begun_before_there_were_crops_and_widths_go_on() -> None:
+    """What a run was begun with is compared key by key, so keys that came later count once they say something."""
+    old, new = (load_recipe(recipe(teacher=teacher)).config for teacher in ({}, {"media": {"crop": "meta.box", "margin": 0.1}}))
+    kept, changed = (fixed_options(one)["stages"][0]["teacher"]["media"] for one in (old, new))
+    assert not {"crop", "margin", "beside"} & kept.keys()
+    assert (changed["crop"], changed["margin"], changed["beside"]) == ("meta.box", 0.1, False)
+    for width, said in (([], False), (["toy.base_width=64"], True)):
+        assert ("base_width" in fixed_options(load("toy_video", width).config)["toy"]) == said
 
 
 @pytest.mark.parametrize("train", [{"sharding": "fsdp"}, {"sharding": "zero2"}, {"sharding": "zero3"}, {"sharding": "fsdp", "sequence": 2}])

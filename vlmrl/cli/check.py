@@ -215,4 +215,6 @@ def _check_methods(loaded: ResolvedRecipe, ask: Ask | None) -> bool:
     typer.echo("methods: ok")
     for text in [*method_doubts(loaded.config, found), *tried]:
         typer.echo(f"warning: {loaded.located(text)}")
+    for text in extra("vlmrl.extras.tools.pays.experience")(loaded.config):
+        typer.echo(f"evidence: {text}")
     return True

@@ -1,6 +1,8 @@
 """Imported once by the fork server: everything heavy that a run imports, so that its children import next to nothing."""
 
 import gc
+import importlib
+import importlib.util
 
 from vlmrl.compat import ensure_torchvision
 
@@ -8,8 +10,6 @@ ensure_torchvision()
 
 import accelerate.tracking  # noqa: E402, F401
 import av  # noqa: E402, F401
-import decord  # noqa: E402, F401
-import deepspeed  # noqa: E402, F401 (accelerate imports it when a model is saved, whatever shards the run)
 import scipy.optimize  # noqa: E402
 import scipy.stats  # noqa: E402, F401 (intervals of every evaluation)
 import torch  # noqa: E402
@@ -23,6 +23,9 @@ import vlmrl.cli  # noqa: E402
 import vlmrl.run.start  # noqa: E402, F401
 from vlmrl.methods import registries  # noqa: E402
 
+for optional in ("decord", "deepspeed"):  # the latter because accelerate imports it when a model is saved; vLLM's environment has neither
+    if importlib.util.find_spec(optional) is not None:
+        importlib.import_module(optional)
 registries()  # every method of every slot
 Image.preinit()
 torch.set_num_threads(1)

@@ -160,7 +160,10 @@ def _group(store: Any, line: Line, rank: int) -> Any:
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
     # the address on the way to the trainer: by itself gloo takes that of the machine's name, which may be one that nobody else can reach
-    options._devices = [gloo.create_device(hostname=line.host if rank == 0 else facing(line.host, line.port))]
+    own = line.host if rank == 0 else facing(line.host, line.port)
+    # both sides connect at once: a trainer of several ranks has TORCH_GLOO_LAZY_INIT (scale/join.py) and a server has not, and gloo reads
+    # beyond the end of what a lazy member says of itself, which killed the worker of the server
+    options._devices = [gloo.create_device(hostname=own, lazy_init=False)]
     options._timeout, options._threads = timedelta(seconds=JOIN), 1
     return gloo(store, rank, line.world, options)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -117,3 +119,25 @@ def test_it_meets_on_the_way_to_the_server_alone() -> None:
     assert facing("127.0.0.1", 7000) == "127.0.0.1"
     with meeting("127.0.0.1", 7000) as port:
         assert port.getsockname()[0] == "127.0.0.1"
+
+
+WORKER = """
+import sys, torch
+from vlmrl.extras.vllm.carrier import Carrier, Line
+line = Line(host="127.0.0.1", port=int(sys.argv[1]), world=2, kind="gloo", name="a")
+row = torch.zeros(3, dtype=torch.uint8)
+Carrier(line, 1, device=torch.device("cpu")).cast(row)
+print(row.tolist())
+"""
+
+
+def test_a_trainer_of_several_ranks_meets_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer's ranks connect lazily to each other, which the server knows nothing of: that killed its worker."""
+    meets = meeting("127.0.0.1", 1)
+    line = Line(host="127.0.0.1", port=meets.getsockname()[1], world=2, kind="gloo", name="a")
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(line.port)], stdout=subprocess.PIPE, text=True)
+    monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "1")
+    trainer = Carrier(line, 0, device=CPU, meets=meets, lost=lambda: None if worker.poll() is None else f"the worker: {worker.poll()}")
+    trainer.cast(torch.tensor([1, 2, 3], dtype=torch.uint8), lambda: None if worker.poll() in (None, 0) else f"the worker: {worker.poll()}")
+    assert worker.communicate(timeout=60)[0].strip() == "[1, 2, 3]"
+    trainer.leave()

@@ -153,6 +153,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "extras.bridge",
         "extras.publish",
         "extras.python",
+        "extras.scale.together",
         "methods",
         "cards",
     ),  # the lists of papers and of what was read

@@ -264,6 +264,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/install.md", "Versions"): versions_that_were_tested,
     ("docs/judges.md", "Rewards that ask a model"): methods_of("reward"),
     ("docs/judges.md", "What happens when it goes wrong"): "prose; tests/faults/test_judge_server.py",
+    ("docs/launch.md", "With servers"): "prose; tests/unit/extras/scale/test_launch_together.py",
     ("docs/launch.md", "When something fails"): "prose; tests/unit/extras/scale/test_watchdog.py, tests/faults/test_hosts.py",
     ("docs/lmms-eval.md", "Their tasks, on our checkpoints"): arguments_of_the_bridge,
     ("docs/lmms-eval.md", "What goes wrong without care"): "tests/agreement/test_lmms_traps.py",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PANEL = "What is planned otherwise than the recipe says"
 _GIVEN = panel(PANEL)
 _LAUNCH = panel("The line that starts the run", show_default=True)
+_GROUP = panel("The line that starts the run")
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +47,9 @@ def plan_(
     answer: Annotated[int | None, typer.Option(help="Tokens of an answer", min=1, **_GIVEN)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, in bytes and seconds.")] = False,
     launch: Annotated[bool, typer.Option("--launch", help="Print the line that starts the run, and nothing else.", **_LAUNCH)] = False,
-    with_: Annotated[str, typer.Option("--with", help="torchrun, accelerate or slurm", **_LAUNCH)] = "torchrun",
+    with_: Annotated[str, typer.Option("--with", help="torchrun, accelerate, slurm, jobset or skypilot", **_LAUNCH)] = "torchrun",
+    servers: Annotated[str | None, typer.Option(help="Rollout servers and GPUs of each, as 4x2", **_GROUP)] = None,
+    teachers: Annotated[str | None, typer.Option(help="Servers of a teacher, as MODEL=2x4", **_GROUP)] = None,
     host: Annotated[str, typer.Option(help="Of several machines, the first: name or address, HOST or HOST:PORT", **_LAUNCH)] = "",
     restarts: Annotated[int, typer.Option(help="How often all processes start again after one has failed", min=0, **_LAUNCH)] = 3,
 ) -> None:
@@ -62,11 +65,20 @@ def plan_(
             raise ConfigError(f"--gpus: {gpus} are not whole machines of {gpus_per_node}; say --gpus of each machine, and --nodes")
         of_each = gpus // machines
         extra("vlmrl.extras.scale.command.show")(
-            str(recipe), overrides or [], gpus=of_each, nodes=machines, with_=with_, host=host, restarts=restarts
+            str(recipe),
+            overrides or [],
+            gpus=of_each,
+            nodes=machines,
+            with_=with_,
+            host=host,
+            restarts=restarts,
+            servers=servers,
+            teachers=teachers,
+            gpu=gpu,
         )
         return
-    if (with_, host, restarts) != ("torchrun", "", 3):
-        raise ConfigError("--with, --host and --restarts belong to --launch")
+    if (with_, host, restarts, servers, teachers) != ("torchrun", "", 3, None, None):
+        raise ConfigError("--with, --host, --restarts, --servers and --teachers belong to --launch")
     from vlmrl.extras.plan.gpus import gpu_of
     from vlmrl.extras.plan.recipe import heaviest, shape_in
     from vlmrl.extras.plan.slack import slack_of

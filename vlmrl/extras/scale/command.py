@@ -17,18 +17,43 @@ if TYPE_CHECKING:
     from vlmrl.extras.scale.launch import Job
 
 
-def show(recipe: str, overrides: Sequence[str], *, gpus: int, nodes: int, with_: str, host: str, restarts: int) -> None:
+def show(
+    recipe: str,
+    overrides: Sequence[str],
+    *,
+    gpus: int,
+    nodes: int,
+    with_: str,
+    host: str,
+    restarts: int,
+    servers: str | None,
+    teachers: str | None,
+    gpu: str,
+) -> None:
     """Print the line that trains a recipe on several GPUs, or what the launcher `with_` wants in its place.
 
+    Args:
+        servers, teachers: of the run (`together.group_of`).
+        gpu: its type, which SkyPilot asks for by name.
+
     Raises:
-        ConfigError: there is no such launcher, or the recipe has problems.
+        ConfigError: there is no such launcher, it starts no servers, or the recipe has problems.
     """
     from vlmrl.extras.scale.launch import LAUNCHERS, Job, text
+    from vlmrl.extras.scale.together import WRITERS, group_of
 
-    if with_ not in LAUNCHERS:
-        raise ConfigError(f"--with: expected one of {', '.join(LAUNCHERS)}, got '{with_}'")
-    load_said(recipe, list(overrides), method_problems)  # each of the processes would find its problems again
-    typer.echo(text(Job(gpus=gpus, nodes=nodes, host=host, restarts=restarts, train=(recipe, *overrides)), with_), nl=False)
+    known = tuple(dict.fromkeys([*LAUNCHERS, *WRITERS]))
+    if with_ not in known:
+        raise ConfigError(f"--with: expected one of {', '.join(known)}, got '{with_}'")
+    several = servers is not None or teachers is not None
+    if several and with_ not in WRITERS:
+        raise ConfigError(f"--servers, --teachers: {with_} starts one program; take --with {', '.join(WRITERS)}")
+    loaded = load_said(recipe, list(overrides), method_problems)  # each of the processes would find its problems again
+    job = Job(gpus=gpus, nodes=nodes, host=host, restarts=restarts, train=(recipe, *overrides))
+    if several or with_ not in LAUNCHERS:
+        typer.echo(WRITERS[with_](group_of(loaded.config, job, rollouts=servers, teachers=teachers, gpu=gpu)), nl=False)
+    else:
+        typer.echo(text(job, with_), nl=False)
 
 
 def start(recipe: str, overrides: Sequence[str], *, gpus: int, nodes: int, host: str, restarts: int) -> None:

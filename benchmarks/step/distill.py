@@ -166,7 +166,7 @@ def theirs(job: Job) -> Result:
     from transformers import TrainerCallback
 
     from benchmarks.step import peer_trl
-    from benchmarks.step.meter import Meter, now
+    from benchmarks.step.meter import Meter, now, timed_method
     from benchmarks.step.ours import open_bundle
     from vlmrl.compat import ensure_torchvision
 
@@ -208,7 +208,7 @@ def theirs(job: Job) -> Result:
         trainer = DistillationTrainer(model=path, teacher_model=path, args=args, train_dataset=repeated)
         trainer.add_callback(Marks())
         model: Any = trainer.model
-        peer_trl.timed_method(trainer, "_generate", [], device, answers)
+        timed_method(trainer, "_generate", [], device, answers)
         meter = Meter(device)
         trainer.train()
         memory = meter.read()

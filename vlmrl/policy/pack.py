@@ -271,6 +271,8 @@ class Row:
     response: tuple[int, ...]
     turn: int | None = None
     """Of its episode, from 0; None: it is no turn."""
+    routes: tuple[str, ...] = ()
+    """Experts to take, as in `Rollout`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,7 +126,8 @@ def drop_before(folder: Path, global_step: int) -> int:
 
 def rollout_to_json(rollout: Rollout) -> dict[str, Any]:
     """Turn a rollout into JSON values."""
-    return {
+    routes = {"routes": list(rollout.routes)} if rollout.routes else {}  # records without them are those of earlier versions
+    return routes | {
         "k": rollout.k,
         "ids": list(rollout.ids),
         "logprobs": [float(x).hex() for x in rollout.logprobs],
@@ -144,13 +145,15 @@ def rollout_from_json(value: Mapping[str, Any]) -> Rollout:
     Raises:
         CheckpointError: keys are missing or unknown.
     """
+    value = {"routes": (), **value}
     _strict(value, Rollout)
     guidance: Guidance | None = None
     if value["guidance"] is not None:
         _strict(value["guidance"], Guidance)
         guidance = Guidance(**value["guidance"])
     logprobs = tuple(float.fromhex(x) for x in value["logprobs"])
-    return Rollout(**{**value, "ids": tuple(value["ids"]), "logprobs": logprobs, "guidance": guidance})
+    sampled = {"ids": tuple(value["ids"]), "logprobs": logprobs, "routes": tuple(value["routes"])}
+    return Rollout(**{**value, **sampled, "guidance": guidance})
 
 
 def scores_to_json(scores: Scores) -> dict[str, Any]:

@@ -192,17 +192,10 @@ class Session:
         """Audited rows of a source, read once per process."""
         key = (source, answer_format)
         if key not in self.rows:
-            quarantine = self.run.path / "quarantine.jsonl"
+            quarantine, data, plugins = self.run.path / "quarantine.jsonl", self.cfg.data, self.cfg.plugins
             with self.clock.phase("audit"):
                 self.rows[key] = load_rows(
-                    source,
-                    self.cfg.data,
-                    self.places.data,
-                    answer_format,
-                    self.encoder,
-                    quarantine=quarantine,
-                    ui=self.ui,
-                    plugins=self.cfg.plugins,
+                    source, data, self.places.data, answer_format, self.encoder, quarantine=quarantine, ui=self.ui, plugins=plugins
                 )
         return self.rows[key]
 
@@ -211,12 +204,10 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
     """The part of a config that decides the numbers: it may not change between start and resume. Cadence, caches and display may."""
     out = cfg.model_dump(mode="json")
     del out["checkpoint"], out["keep"]
-    if cfg.model.family == type(cfg.model).model_fields["family"].default:  # runs that were begun before there was a choice
-        del out["model"]["family"]
-    if cfg.model.quantize == "none":
-        del out["model"]["quantize"]
-    if cfg.media.max_tiles is None:
-        del out["media"]["max_tiles"]
+    since = (("model", "family", "auto"), ("model", "quantize", "none"), ("media", "max_tiles", None), ("data", "prompt", None))
+    for part, name, before in since:  # runs that were begun before there was a choice
+        if out[part][name] == before:
+            del out[part][name]
     if cfg.export == type(cfg.export)():
         del out["export"]
     for name in ("root", "trackers", "threads", "push_to_hub"):
@@ -224,8 +215,6 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
     for name in ("cache_bytes", "prefetch", "workers", "deadline", "vision_cache_dir", "vision_cache_bytes"):
         del out["media"][name]
     del out["train"]["patience"], out["train"]["offload"], out["train"]["offload_activations"], out["train"]["rehearse"]
-    if cfg.data.prompt is None:
-        del out["data"]["prompt"]
     del out["data"]["check_against"], out["data"]["changed"]
     del out["eval"]["suite"], out["eval"]["data_root"], out["eval"]["max_seconds"], out["eval"]["best"]
     if out["toy"] is not None:

@@ -175,6 +175,7 @@ def _rows(groups: Sequence[tuple[int, ScoredGroup]]) -> list[Row]:
             prompt=scored.group.trained_under(rollout),
             response=rollout.ids,
             turn=rollout.turn if isinstance(rollout, TurnRollout) else None,
+            routes=rollout.routes,
         )
         for n, (place, scored, rollout) in enumerate(triples)
     ]

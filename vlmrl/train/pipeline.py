@@ -411,7 +411,7 @@ def check_replayed(stage: Stage, groups: Sequence[Group], top_p: float, journal:
     allowed -= math.log(top_p)  # the sampler's log-probs are over the nucleus, whose share is at least top_p
     own = [(n, group, r) for n, group in enumerate(groups) for r in group.rollouts if r.provenance in ("policy", "guided")]
     # under the prompt that was sampled, with its hint: the one that a row trains under may be another
-    rows = [Row(index=i, group=n, prompt=group.sampled_under(r), response=r.ids) for i, (n, group, r) in enumerate(own)]
+    rows = [Row(index=i, group=n, prompt=group.sampled_under(r), response=r.ids, routes=r.routes) for i, (n, group, r) in enumerate(own)]
     if not rows:
         return
     gaps: dict[str, list[float]] = {}

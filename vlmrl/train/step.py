@@ -159,6 +159,8 @@ def score_tokens(
     stats: Mapping[str, TokenStat] | None = None,
 ) -> TokenScores:
     """Compute log-probs and entropies of all rows, and `stats`: under the policy, or under another one that is given."""
+    if policy is not None:  # experts that the learner took say nothing of another policy's
+        rows = [dataclasses.replace(row, routes=()) for row in rows]
     policy, vision, stats = policy or learner.policy, vision or learner.vision, stats or {}
     out = [torch.zeros(response_mask(rows).shape) for _ in range(2 + len(stats))]  # apart: a view would be sent with all of them
     layout = layout_of(policy, learner.layout)
@@ -293,28 +295,20 @@ def _accumulate(learner: Learner, batch: Minibatch, objective: Objective) -> tup
 
 def _forward(learner: Learner, layout: Layout, micro: Micro, turn: ModelPass) -> TokenLogprobs:
     """Run the forward pass of a micro-batch that a backward follows."""
+    how = {"temperature": learner.temperature, "forbidden": learner.forbidden, "entropy_gradient": learner.entropy_gradient}
     with nullcontext() if learner.around is None else learner.around(learner.policy):
-        return turn.forward(
-            layout,
-            learner.policy,
-            micro,
-            temperature=learner.temperature,
-            forbidden=learner.forbidden,
-            train=True,
-            entropy_gradient=learner.entropy_gradient,
-            stats=learner.stats,
-        )
+        return turn.forward(layout, learner.policy, micro, train=True, stats=learner.stats, **how)
 
 
 def _counted(x: LossInputs, slices: MicroSlices, micro: Micro, scalar: torch.Tensor, metrics: Sums) -> Sums:
     """Collect what is logged of a micro-batch, detached, so that no graph outlives its backward."""
-    out: Sums = {}
+    assert x.entropy_BT is not None
+    own: Sums = {"loss": (scalar, 0.0), "entropy": masked_sum(x.entropy_BT, slices.counted_BT)}  # count 0: `_apply` takes the sum
+    out = own | metrics | getattr(micro, "measured", {})
     if slices.sampled_BT is not None:
         out |= _gap(x.logp_old_BT, slices.sampled_BT)
-        metrics = metrics | gaps(x.logp_old_BT, slices.sampled_BT, [row.prompt for row in micro.rows], [row.turn for row in micro.rows])
-    assert x.entropy_BT is not None
-    out |= {"loss": (scalar, 0.0), "entropy": masked_sum(x.entropy_BT, slices.counted_BT)}  # count 0: `_apply` takes the sum
-    return {name: (_detached(number), _detached(of)) for name, (number, of) in (out | metrics).items()}
+        out |= gaps(x.logp_old_BT, slices.sampled_BT, [row.prompt for row in micro.rows], [row.turn for row in micro.rows])
+    return {name: (_detached(number), _detached(of)) for name, (number, of) in out.items()}
 
 
 def _detached(number: Number) -> Number:

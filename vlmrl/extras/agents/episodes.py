@@ -317,6 +317,7 @@ def _record(one: _Attempt, answer: Rollout, came: Reply, *, last: bool) -> None:
             action=answer.text,
             ids=answer.ids,
             logprobs=answer.logprobs,
+            routes=answer.routes,
             finish=answer.finish,
             reward=came.reward,
             outcome=outcome,  # pyright: ignore[reportArgumentType]

@@ -36,6 +36,8 @@ class TrajectoryTurn:
     ids: tuple[int, ...] = ()
     """Exactly what was sampled, end token included; empty where no model acted."""
     logprobs: tuple[float, ...] = ()
+    routes: tuple[str, ...] = ()
+    """As in `Rollout`."""
     finish: FinishReason = "stop"
     reward: float | None = None
     """Of this step; None where a fault ended the trajectory."""
@@ -143,8 +145,8 @@ def turn_seed(seed: int, stage: str, step: int, place: int, sample: str, k: int,
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """A trajectory as JSON values. Screens are named by their hashes; floats are hexadecimal, but for those of `info`, which a turn has
-    only where the world said something."""
+    """A trajectory as JSON values. Screens are named by their hashes; floats are hexadecimal, but for those of `info`. A turn has `info`
+    and `routes` only where there are any."""
     best = trajectory.optimum
     known = {} if best is None else {"optimum": {"reward": float(best.reward).hex(), "turns": best.turns}}
     return known | {
@@ -163,6 +165,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
                 "reward": None if turn.reward is None else float(turn.reward).hex(),
                 "outcome": turn.outcome,
                 **({"info": dict(turn.info)} if turn.info else {}),
+                **({"routes": list(turn.routes)} if turn.routes else {}),
             }
             for turn in trajectory.turns
         ],
@@ -185,7 +188,8 @@ def trajectory_from_json(value: Mapping[str, Any]) -> Trajectory:
 
 
 def _turn(value: Mapping[str, Any]) -> TrajectoryTurn:
-    _strict({"info": {}, **value}, {one.name for one in fields(TrajectoryTurn)}, "turn")
+    value = {"info": {}, "routes": (), **value}
+    _strict(value, {one.name for one in fields(TrajectoryTurn)}, "turn")
     _strict(value["seen"], {"text", "screens", "state"}, "observation")
     seen = value["seen"]
     media = tuple(MediaRef(kind="image", path=f"{name}.png", sha256=name) for name in seen["screens"])
@@ -194,6 +198,7 @@ def _turn(value: Mapping[str, Any]) -> TrajectoryTurn:
             **value,
             "seen": Snapshot(text=seen["text"], media=media, state=seen["state"]),
             "ids": tuple(value["ids"]),
+            "routes": tuple(value["routes"]),
             "logprobs": tuple(float.fromhex(one) for one in value["logprobs"]),
             "reward": None if value["reward"] is None else float.fromhex(value["reward"]),
         }

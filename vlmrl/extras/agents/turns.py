@@ -258,6 +258,7 @@ def turn_rollouts(table: EnvSetup, played: Sequence[Trajectory], version: int) -
                     k=len(out),
                     ids=ids,
                     logprobs=turn.logprobs,
+                    routes=turn.routes,
                     text=turn.action,
                     finish=turn.finish,
                     policy_version=version,

@@ -48,7 +48,7 @@ def decode_call(value: Mapping[str, Any]) -> tuple[Group, RewardContext]:
 def _plain(value: Any) -> Any:
     """One of our frozen types, a numpy scalar or array, or a mapping that is no dict, as JSON values."""
     if isinstance(value, _OURS):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.name != "routes"}
     if isinstance(value, Mapping):
         return dict(value)
     if type(value).__module__.split(".")[0] == "numpy":

@@ -146,14 +146,15 @@ class SampleBuffer:
         """
         if set(state) != {"capacity", "fields", "rollout", "entries"}:
             raise CheckpointError(f"selective sample buffer: state has keys {sorted(state)}, needs capacity, entries, fields, rollout")
-        if state["fields"] != list(_FIELDS) or state["rollout"] != list(_ROLLOUT):
+        before = [name for name in _ROLLOUT if name != "routes"]  # of checkpoints that were written before there were these
+        if state["fields"] != list(_FIELDS) or state["rollout"] not in (list(_ROLLOUT), before):
             raise CheckpointError("selective sample buffer: the stored entries have other fields; the checkpoint is of another version")
         if state["capacity"] != self._capacity or len(state["entries"]) > self._capacity:
             raise CheckpointError(
                 f"selective sample buffer: {len(state['entries'])} entries at capacity {state['capacity']}, this run has {self._capacity}"
             )
         try:
-            self._entries = [_unpack(values) for values in state["entries"]]
+            self._entries = [_unpack(values, state["rollout"]) for values in state["entries"]]
         except (ValueError, TypeError) as error:
             raise CheckpointError(f"selective sample buffer: an entry cannot be read: {error}") from error
 
@@ -166,7 +167,7 @@ def _pack(entry: Entry) -> list[Any]:
     return [*own, rollouts, list(s.columns), list(s.weights), rewards, dict(s.reasons)]
 
 
-def _unpack(values: Sequence[Any]) -> Entry:
+def _unpack(values: Sequence[Any], names: Sequence[str]) -> Entry:
     named = dict(zip(_FIELDS, values, strict=True))
     scores = Scores(
         columns=tuple(named["columns"]),
@@ -175,12 +176,12 @@ def _unpack(values: Sequence[Any]) -> Entry:
         reasons=dict(named["reasons"]),
     )
     own = {k: named[k] for k in ("sample_id", "inputs", "version", "priority", "uses")}
-    return Entry(**own, rollouts=tuple(_rollout(row) for row in named["rollouts"]), scores=scores)
+    return Entry(**own, rollouts=tuple(_rollout(row, names) for row in named["rollouts"]), scores=scores)
 
 
-def _rollout(row: Sequence[Any]) -> Rollout:
-    named: dict[str, Any] = dict(zip(_ROLLOUT, row, strict=True))
-    named["ids"], named["logprobs"] = tuple(named["ids"]), tuple(named["logprobs"])
+def _rollout(row: Sequence[Any], names: Sequence[str]) -> Rollout:
+    named: dict[str, Any] = dict(zip(names, row, strict=True))
+    named |= {name: tuple(named[name]) for name in ("ids", "logprobs", "routes") if name in named}
     if named["guidance"] is not None:
         fields = (f.name for f in dataclasses.fields(Guidance))
         named["guidance"] = Guidance(**dict(zip(fields, named["guidance"], strict=True)))

@@ -57,6 +57,21 @@ def test_two_ranks_with_shards_play_and_train_as_one_process(family: str, tmp_pa
         assert all(line["grad_norm"] > 0 and line["sampling/logp_gap"] < 1e-4 for line in lines)
 
 
+def test_two_ranks_with_shards_replay_the_experts_of_one_process(tmp_path: Path) -> None:
+    """Experts that were taken turn by turn, under weights that lay whole, are taken again under weights in shards."""
+    model = family_model("qwen3_vl_moe", tmp_path / "model")
+    configs = [family_episodes("qwen3_vl_moe", model, tmp_path / str(n), sharding="ddp" if n == 1 else "fsdp") for n in (1, 2)]
+    for ranks, config in enumerate(configs, start=1):
+        config["stages"][0]["rollout"]["router_replay"] = True
+        config["model"]["gradient_checkpointing"] = ranks == 2
+        launch(config, ranks, tmp_path / str(ranks))
+    assert_same_updates(configs, steps=2)
+    for config in configs:
+        lines = [line for line in read_metrics(runs.run_dir(config) / "metrics.jsonl") if "grad_norm" in line]
+        assert [line["sampling/router_flips"] for line in lines] == [0.0, 0.0], "float32, and the weights that sampled"
+        assert all(line["grad_norm"] > 0 and line["sampling/logp_gap"] < 1e-4 for line in lines)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more", [{"lora": {"rank": 4, "alpha": 8.0, "vision": True}}, {"gradient_checkpointing": True}], ids=["adapters", "recomputed"]

@@ -156,6 +156,7 @@ class RolloutSection(Section):
         default="auto",
         description="With engine hf: steps of fixed shape, on CUDA recorded once and replayed; auto: on CUDA where they can be recorded",
     )
+    router_replay: bool = Field(default=False, description="Mixture of experts: updates take the experts that sampling took (R3)")
     replay_gap: float | None = Field(
         default=None,
         gt=0,

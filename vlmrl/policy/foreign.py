@@ -69,4 +69,7 @@ def foreign(family: Family) -> ForeignFamily:
 
 def unproven(family: Family, cfg: Any) -> list[str]:
     """List what a recipe asks for and the family is not proven with, each with what to do; nothing for one with code of its own."""
-    return [] if family.own_code else foreign(family).unproven(cfg)
+    if not family.own_code:
+        return foreign(family).unproven(cfg)
+    asked = [stage.name for stage in cfg.stages if getattr(getattr(stage, "rollout", None), "router_replay", False)]
+    return [f"stages.{name}.rollout.router_replay: a '{family.name}' model has no routers; take it out" for name in asked]

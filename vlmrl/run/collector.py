@@ -56,5 +56,5 @@ def answer_ids(bundle: ProcessorBundle, text: str) -> tuple[int, ...]:
 
 def settings_of(cfg: RolloutStage) -> GenerationSettings:
     """How a stage samples."""
-    rollout = cfg.rollout
-    return GenerationSettings(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, top_p=rollout.top_p)
+    r = cfg.rollout
+    return GenerationSettings(max_new_tokens=r.max_new_tokens, temperature=r.temperature, top_p=r.top_p, routes=r.router_replay)

@@ -222,6 +222,8 @@ def fixed_options(cfg: Config) -> dict[str, Any]:
         out["toy"] = {key: value for key, value in out["toy"].items() if key != "cache" and (key, value) not in later}
     for stage in out["stages"]:
         del stage["checkpoint_every"], stage["max_tokens_per_microbatch"], stage["epochs"]  # by now they are steps
+        if not stage.get("rollout", {}).get("router_replay", True):
+            del stage["rollout"]["router_replay"]
         for part, free in (("rollout", ("replay_gap", "max_gap", "vllm")), ("teacher", ("servers", "token_file", "patience"))):
             for name in free if part in stage else ():
                 del stage[part][name]

@@ -161,6 +161,8 @@ class Imitate(RolloutStage):
             out.append("teacher.weights: server: it scores answers and gives none; take start, or the folder of a model")
         if self.rollout.engine != "hf" or self.rollout.top_p != 1:
             out.append("rollout: the teacher answers in this process with its whole distribution; take engine: hf and top_p: 1")
+        if self.rollout.router_replay:
+            out.append("rollout.router_replay: experts that a teacher took say nothing of the policy's; take it out")
         return out + _alone(self)
 
 

@@ -22,11 +22,20 @@ TURNS_OF = "P17"
 """Promises of `vlmrl check`: weights in shards, conversations."""
 
 
-def unproven(cfg: Config, *, name: str, choice: str, lacking: Callable[[str], str], taken: Collection[str] = ()) -> list[str]:
+def unproven(
+    cfg: Config,
+    *,
+    name: str,
+    choice: str,
+    lacking: Callable[[str], str],
+    unrouted: Callable[[], str] = lambda: "it has no routers",
+    taken: Collection[str] = (),
+) -> list[str]:
     """What the recipe asks for and this family is not proven with, each with what to do. `lacking`: promise -> why it is not kept; nothing
-    where it is. `taken`: options that it was tried with."""
+    where it is. `unrouted`: why its choices of experts cannot be replayed; nothing where they can. `taken`: options that it was tried
+    with."""
     who = f"a '{name}' model under model.family '{choice}'"
-    asked = [one for one in _asked(cfg, lacking) if one[0] not in taken]
+    asked = [one for one in (*_asked(cfg, lacking), *_replays(cfg, unrouted)) if one[0] not in taken]
     return [f"{option}: {value!r} is not proven with {who}; {remedy}" for option, value, remedy in asked]
 
 
@@ -68,6 +77,16 @@ def _asked(cfg: Config, lacking: Callable[[str], str]) -> Iterator[tuple[str, ob
             yield f"stages[{place}].rollout.graphs", True, "leave it out: the shapes of its own caches grow"
         if isinstance(stage, RolloutStage) and stage.environment is not None and (lacks := lacking(TURNS_OF)):
             yield f"stages[{place}].environment", stage.environment.name, f"take a Qwen-VL model; {lacks}"
+
+
+def _replays(cfg: Config, unrouted: Callable[[], str]) -> Iterator[tuple[str, object, str]]:
+    """As `_asked`, of stages that ask for the experts of sampling."""
+    for place, stage in enumerate(cfg.stages):
+        if isinstance(stage, RolloutStage) and stage.rollout.router_replay:
+            if stage.rollout.engine != REFERENCE:
+                yield f"stages[{place}].rollout.router_replay", True, f"take rollout.engine: {REFERENCE}, whose choices are kept"
+            elif why := unrouted():
+                yield f"stages[{place}].rollout.router_replay", True, f"take it out: {why}"
 
 
 def training_layout(policy: Policy, asked: str, *, recomputes: bool) -> tuple[str, str]:

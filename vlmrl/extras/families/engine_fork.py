@@ -10,13 +10,15 @@ Letters: G answers, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from vlmrl.errors import NumericsError
+from vlmrl.errors import ConfigError, NumericsError
 from vlmrl.extras.families import cache as caches
-from vlmrl.extras.families import generic, layouts
+from vlmrl.extras.families import generic, layouts, routing
 from vlmrl.extras.families.generic import Encoded, TowerOutput
 from vlmrl.extras.families.layouts import Subject
 from vlmrl.extras.families.training import encoded
@@ -32,6 +34,23 @@ Choose = Callable[[Tensor, Tensor, int], Tensor]
 """(logits [rows, V], answers that these rows are [rows], number of the token) -> ids [rows]."""
 
 
+@dataclass
+class Experts:
+    """The experts that one prompt's columns took, and those of its answers (`families.routing`)."""
+
+    recording: routing.Recording
+    prompt_PLk: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 0))
+    steps: list[tuple[Tensor, Tensor]] = field(default_factory=list[tuple[Tensor, Tensor]])
+    """Of each token that was read: (answers that these rows are [rows], their experts [rows, L, k])."""
+
+    def written(self, prompt: Prompt, answers: Sequence[Sequence[int]]) -> list[tuple[str, ...]]:
+        """Write (those of the prompt, those of the answer) as text, for each answer. The last token of an answer was never read."""
+        before = routing.written(self.prompt_PLk, routing.mark(prompt.ids, [handle.key for handle in prompt.media]))
+        rows = torch.cat([rows for rows, _ in self.steps]) if self.steps else torch.zeros(0, dtype=torch.int64)
+        experts = torch.cat([experts for _, experts in self.steps]).cpu() if self.steps else self.prompt_PLk[:0].cpu()
+        return [(before, routing.written(experts[rows == row], routing.mark(ids))) for row, ids in enumerate(answers)]
+
+
 @torch.no_grad()
 def answers(
     subject: Subject,
@@ -43,17 +62,21 @@ def answers(
     ends: Sequence[int],
     longest: int,
     over_G: Tensor | None = None,
+    experts: Experts | None = None,
 ) -> list[list[int]]:
     """`count` answers to one prompt, each up to and with one of `ends` or `longest` tokens.
 
     Args:
         over_G: bool [count], read after each call of `choose`: answers that end here whatever was drawn.
+        experts: where the experts that are taken are kept; its recording runs.
 
     Raises:
         ValueError: the model keeps no cache.
     """
     out: list[list[int]] = [[] for _ in range(count)]
     last_1H, cache = layouts.prefilled(subject, prompt, media)
+    if experts is not None:
+        experts.prompt_PLk = experts.recording.take()
     caches.fork(cache, count)
     logits_GV = layouts.logits_of(subject, last_1H).expand(count, -1)
     alive = torch.arange(count)
@@ -82,6 +105,8 @@ def answers(
             past_key_values=cache,
             use_cache=True,
         )
+        if experts is not None:
+            experts.steps.append((alive, experts.recording.take()))
     return out
 
 
@@ -158,7 +183,10 @@ class ForkEngine(InPlace):
     ) -> list[Rollout]:
         policy = self.policy
         subject: Subject = policy.subject
-        with policy.autocast():
+        if settings.routes and subject.unrouted:
+            raise ConfigError(f"rollout.router_replay: {subject.unrouted}; take it out")
+        with policy.autocast(), routing.recorded() if settings.routes else nullcontext() as recording:
+            experts = None if recording is None else Experts(recording)
             features = self.vision.features(policy, prompt.media, train=False)
             media = [features[handle.key].features for handle in prompt.media]
             draw = _Draw(policy, seeds, settings, prompt.sample.id, look)
@@ -171,11 +199,13 @@ class ForkEngine(InPlace):
                 ends=policy.bundle.end_ids,
                 longest=settings.max_new_tokens,
                 over_G=draw.over_G,
+                experts=experts,
             )
         self.prefilled_prompts += 1
         self.prefilled_tokens += len(prompt.ids)
         self.decoded_steps += draw.steps
         ends = set(policy.bundle.end_ids)
+        routes = [()] * len(found) if experts is None else experts.written(prompt, found)
         return [
             Rollout(
                 k=k,
@@ -184,8 +214,9 @@ class ForkEngine(InPlace):
                 text=policy.bundle.decode(ids),
                 finish="stop" if ids[-1] in ends or over else "length",
                 policy_version=self.version,
+                routes=taken,
             )
-            for k, ids, logps, over in zip(ks, found, draw.logps_GT.tolist(), draw.over_G.tolist(), strict=True)
+            for k, ids, logps, over, taken in zip(ks, found, draw.logps_GT.tolist(), draw.over_G.tolist(), routes, strict=True)
         ]
 
 

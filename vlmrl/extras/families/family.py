@@ -15,7 +15,7 @@ import torch
 
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
-from vlmrl.extras.families import admission, generic, layouts, probe, tiles
+from vlmrl.extras.families import admission, generic, layouts, probe, routing, tiles
 from vlmrl.extras.families.engine_fork import ForkEngine
 from vlmrl.extras.families.generic import Message
 from vlmrl.extras.families.scribe import Scribe
@@ -144,7 +144,13 @@ class GenericFamily:
 
     def unproven(self, cfg: Config) -> list[str]:
         """What a recipe asks for and this family is not proven with, each with what to do."""
-        return admission.unproven(cfg, name=self.name, choice=self.choice, lacking=partial(admission.reported, self.path))
+        return admission.unproven(
+            cfg,
+            name=self.name,
+            choice=self.choice,
+            lacking=partial(admission.reported, self.path),
+            unrouted=partial(routing.refused_of, self.config),
+        )
 
     def training_layout(self, policy: Policy, asked: str, *, recomputes: bool) -> tuple[str, str]:
         """(the layout that trains, why it is not the one asked for or nothing), as the report beside the model admits."""

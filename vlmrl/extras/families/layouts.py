@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vlmrl.extras.families import generic, masks, probe, recurrent
+from vlmrl.extras.families import generic, masks, probe, recurrent, routing
 from vlmrl.extras.families.cache import fork as fork_cache
 from vlmrl.extras.families.cache import gradient_cache
 from vlmrl.extras.families.generic import Encoded, Head, TowerOutput
@@ -43,6 +43,8 @@ class Subject:
     """Modules that make features of media."""
     blocks: tuple[Any, ...]
     """Layers of the towers."""
+    unrouted: str
+    """Why choices of experts cannot be replayed; nothing where they can (`families.routing`)."""
 
     @property
     def device(self) -> torch.device:
@@ -87,6 +89,13 @@ class PromptAnswers:
     media: Sequence[TowerOutput]
     answers: Sequence[Sequence[int]]
     """At least one, none of them empty."""
+    experts: Sequence[Tensor | None] = ()
+    """Experts to take (`families.routing`), of the prompt's columns and of those of each answer, [columns or fewer, L, k] each; none: the
+    model chooses."""
+
+    def chosen(self) -> tuple[Tensor | None, Sequence[Tensor | None]]:
+        """Give (experts of the prompt, experts of each answer)."""
+        return (self.experts[0], self.experts[1:]) if self.experts else (None, [None] * len(self.answers))
 
 
 def prepare(model: Any) -> Subject:
@@ -101,16 +110,20 @@ def prepare(model: Any) -> Subject:
         layers=tuple(layer for layer, _ in probe.decoder_layers(model)),
         towers=tuple(towers),
         blocks=tuple(block for tower in towers for block in probe.blocks(tower)),
+        unrouted=routing.install(model),
     )
 
 
-def states(subject: Subject, rows: Sequence[int], columns: Sequence[int], **inputs: Any) -> tuple[Tensor, Any]:
-    """(what the core gives in these columns, the cache) of one forward pass."""
+def states(
+    subject: Subject, rows: Sequence[int], columns: Sequence[int], *, experts: Tensor | None = None, **inputs: Any
+) -> tuple[Tensor, Any]:
+    """(what the core gives in these columns, the cache) of one forward pass. `experts`: to take, [N, L, k], of all rows in turn."""
     generic.forget(subject.core)
     device = subject.device
     inputs = {"use_cache": False, **{name: v.to(device) if isinstance(v, Tensor) else v for name, v in inputs.items()}}
     where = (torch.tensor(list(rows), dtype=torch.int64), torch.tensor(list(columns), dtype=torch.int64))
-    out = subject.core(**inputs)
+    with routing.replayed(subject.model, None if experts is None else experts.to(device)):
+        out = subject.core(**inputs)
     found = out.logits if subject.head is None else out.last_hidden_state
     return found[where], getattr(out, "past_key_values", None)
 
@@ -176,6 +189,7 @@ def repeat(subject: Subject, groups: Sequence[PromptAnswers], read: Read | None 
     attention = torch.zeros_like(ids)
     places: list[Tensor] = []
     types: list[dict[str, Tensor]] = []
+    parts: list[tuple[Tensor | None, int]] = []
     for b, (group, answer) in enumerate(rows):
         n = group.prompt.length + len(answer)
         ids[b, :n] = torch.cat([group.prompt.ids_P, torch.tensor(answer)])
@@ -183,6 +197,9 @@ def repeat(subject: Subject, groups: Sequence[PromptAnswers], read: Read | None 
         own = row_positions(subject, group.prompt, [len(answer)])
         places.append(torch.cat([own, own[..., -1:].expand(*own.shape[:-1], longest - n)], -1))
         types.append(kinds(subject, [group.prompt.types], [longest - group.prompt.length]))
+    for group in groups:
+        before, behind = group.chosen()
+        parts += [part for own in behind for part in ((before, group.prompt.length), (own, longest - group.prompt.length))]
     scored = [(b, group.prompt.length - 1 + j) for b, (group, answer) in enumerate(rows) for j in range(len(answer))]
     given = {name: torch.stack([row[name] for row in types]) for name in types[0]}
     media = [one for group, _ in rows for one in group.media]
@@ -192,6 +209,7 @@ def repeat(subject: Subject, groups: Sequence[PromptAnswers], read: Read | None 
         input_ids=ids,
         attention_mask=attention,
         position_ids=torch.stack(places, -2),
+        experts=routing.columns(parts),
         **given,
         **features_of(media),
     )
@@ -208,16 +226,18 @@ def fork(subject: Subject, groups: Sequence[PromptAnswers], read: Read | None = 
 
 
 def _forked(subject: Subject, group: PromptAnswers, read: Read | None) -> list[Tensor]:
-    first, cache = prefilled(subject, group.prompt, group.media)
+    before, behind = group.chosen()
+    first, cache = prefilled(subject, group.prompt, group.media, routing.columns([(before, group.prompt.length)]))
     fork_cache(cache, len(group.answers))
     longest = max(map(len, group.answers))
+    experts = routing.columns([(own, longest) for own in behind])
     ids = torch.tensor([[*answer, *[0] * (longest - len(answer))] for answer in group.answers])
     own = generic.positions(subject.core, group.prompt)
     places = answer_positions(own, group.prompt.length, longest)
     scored = [(b, j) for b, answer in enumerate(group.answers) for j in range(len(answer) - 1)]
     given: dict[str, Any] = {"position_ids": torch.stack([places] * len(ids), -2), "past_key_values": cache, "use_cache": True}
     rows, columns = zip(*scored, strict=True) if scored else ((), ())
-    rest, _ = states(subject, rows, columns, input_ids=ids, **given)
+    rest, _ = states(subject, rows, columns, input_ids=ids, experts=experts, **given)
     parts: list[Tensor] = []
     at = 0
     for answer in group.answers:
@@ -227,8 +247,8 @@ def _forked(subject: Subject, group: PromptAnswers, read: Read | None) -> list[T
     return _shared_out(_read(subject, read, torch.cat(parts), [t for answer in group.answers for t in answer]), [group])[0]
 
 
-def prefilled(subject: Subject, prompt: Encoded, media: Sequence[TowerOutput]) -> tuple[Tensor, Any]:
-    """(what the core gives in the last column of the prompt, the cache that it left).
+def prefilled(subject: Subject, prompt: Encoded, media: Sequence[TowerOutput], experts: Tensor | None = None) -> tuple[Tensor, Any]:
+    """(what the core gives in the last column of the prompt, the cache that it left). `experts`: to take, [P, L, k].
 
     Raises:
         ValueError: the model kept nothing in the cache.
@@ -243,6 +263,7 @@ def prefilled(subject: Subject, prompt: Encoded, media: Sequence[TowerOutput]) -
         position_ids=row_positions(subject, prompt, [])[..., None, :],
         past_key_values=gradient_cache(subject.model.config.get_text_config()),
         use_cache=True,
+        experts=experts,
         **given,
         **features_of(media),
     )
@@ -267,11 +288,16 @@ def shared_prefix(subject: Subject, groups: Sequence[PromptAnswers], read: Read 
             at += n
     media = [one for group in groups for one in group.media]
     mine = masks.packed([row_masks(subject, group) for group in groups], rows)
+    parts: list[tuple[Tensor | None, int]] = []
+    for group in groups:
+        before, behind = group.chosen()
+        parts += [(before, group.prompt.length), *((own, len(answer)) for own, answer in zip(behind, group.answers, strict=True))]
+    experts = routing.columns(parts)
 
     def run() -> Tensor:
         with recurrent.heeded(subject.model, rows):
             given: dict[str, Any] = {name: kind[None] for name, kind in types.items()}
-            given |= {"input_ids": ids[None], "position_ids": places[..., None, :]}
+            given |= {"input_ids": ids[None], "position_ids": places[..., None, :], "experts": experts}
             return states(subject, [0] * len(scored), scored, **given, **features_of(media))[0]
 
     out = masks.giving(mine, run)

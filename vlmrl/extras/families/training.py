@@ -9,13 +9,13 @@ Letters: M scored columns, V vocabulary, B rows, T response tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vlmrl.extras.families import generic, layouts
+from vlmrl.extras.families import generic, layouts, routing
 from vlmrl.extras.families.generic import Encoded
 from vlmrl.extras.families.layouts import Read, Subject
 from vlmrl.policy.forward import Layout, TokenLogprobs, read_tokens, scored
@@ -38,6 +38,8 @@ class RowsBatch:
     mask_BT: Tensor
     tokens: int
     """Tokens that pass through the model, padding included."""
+    measured: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict[str, tuple[Tensor, Tensor]])
+    """Metric -> (sum, count) of what the last forward pass has seen beside its log-probs."""
 
     @property
     def group_B(self) -> Tensor:
@@ -113,7 +115,28 @@ def _padded(rows: Sequence[Row]) -> int:
 
 
 def _shared(rows: Sequence[Row]) -> int:
-    return sum(len(rows[places[0]].prompt.ids) for places in by_prompt(rows)) + sum(len(row.response) for row in rows)
+    return sum(len(rows[places[0]].prompt.ids) for places in _groups(rows)) + sum(len(row.response) for row in rows)
+
+
+def _groups(rows: Sequence[Row]) -> list[list[int]]:
+    """Group the places of rows whose prompt is computed once: the same prompt, whose columns take the same experts. A row that was not
+    sampled (of the ground truth) takes its own, so it stands apart from those that were, however rows are split."""
+    out: list[list[int]] = []
+    for places in by_prompt(rows):
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for place in places:
+            alike.setdefault(rows[place].routes[:1], []).append(place)
+        out += alike.values()
+    return out
+
+
+def _experts(rows: Sequence[Row]) -> list[Tensor | None]:
+    """Experts that the columns of a prompt and of its answers take; none where none were kept."""
+    if not rows[0].routes:
+        return []
+    prompt = rows[0].prompt
+    before = routing.read(rows[0].routes[0], routing.mark(prompt.ids, [handle.key for handle in prompt.media]), len(prompt.ids))
+    return [before, *(routing.read(row.routes[1], routing.mark(row.response), len(row.response) - 1) for row in rows)]
 
 
 def _forward(name: str) -> Callable[..., TokenLogprobs]:
@@ -127,7 +150,7 @@ def _forward(name: str) -> Callable[..., TokenLogprobs]:
     ) -> TokenLogprobs:
         """Log-probs and entropies of a micro-batch, and what else is asked for. `how`: fields of `HeadOptions`."""
         asked = HeadOptions(**how)
-        groups = by_prompt(batch.rows)
+        groups = _groups(batch.rows)
         prompts = [batch.rows[places[0]].prompt for places in groups]
         pixels = vision.pixels if isinstance(vision, VisionCache) else vision.cache.pixels
         features = vision.features(policy, [handle for prompt in prompts for handle in prompt.media], train=train)
@@ -136,12 +159,14 @@ def _forward(name: str) -> Callable[..., TokenLogprobs]:
                 prompt=encoded(policy.subject, prompt, pixels),
                 media=[features[handle.key].features for handle in prompt.media],
                 answers=[batch.rows[place].response for place in places],
+                experts=_experts([batch.rows[place] for place in places]),
             )
             for prompt, places in zip(prompts, groups, strict=True)
         ]
         read = reading(policy, asked)
-        with policy.autocast():
+        with policy.autocast(), routing.tallied() as tally:
             found = layouts.LAYOUTS[name](policy.subject, questions, read)
+        batch.measured.update(tally.share())
         flat = {place: row for places, group in zip(groups, found, strict=True) for place, row in zip(places, group, strict=True)}
         return scored(batch.rows, torch.cat([flat[place] for place in range(len(batch.rows))]).unbind(1), asked)
 

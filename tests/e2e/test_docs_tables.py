@@ -253,6 +253,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
         "docs/evaluation.md",
         "What rows say of themselves",
     ): "tests/unit/evals/test_evals_levels.py, tests/unit/extras/pages/test_evals_steps.py",
+    ("docs/families.md", "Mixture of experts"): "measured; tests/unit/benchmarks/rollout/test_router_flips.py",
     ("docs/families.md", "What a recipe may ask for"): "prose; tests/unit/extras/families/test_admission.py",
     ("docs/families.md", "Tiles"): "tests/unit/extras/families/test_tiles.py",
     ("docs/families.md", "What exact training needs of a model"): mistakes_and_their_tests,

@@ -86,10 +86,11 @@ def test_killed_with_code_of_its_own_for_delta_nets(tmp_path: Path) -> None:
     check_resume("qwen3_5", tmp_path, [KILLS], "shared_prefix", "qwen_vl")
 
 
-def test_killed_while_experts_of_sampling_are_replayed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["qwen3_vl_moe", pytest.param("qwen3_5_moe", marks=pytest.mark.slow)])
+def test_killed_while_experts_of_sampling_are_replayed(family: str, tmp_path: Path) -> None:
     """Answers are sampled a step ahead, so the experts of an older policy go through the journal to an update."""
     ahead = {"importance_correction": {"name": "tis"}, "updates_per_step": 2}
-    rl = check_resume("qwen3_vl_moe", tmp_path, [KILLS], "shared_prefix", rollout={"router_replay": True, "staleness": 1}, stage=ahead)
+    rl = check_resume(family, tmp_path, [KILLS], "shared_prefix", rollout={"router_replay": True, "staleness": 1}, stage=ahead)
     assert all(0 <= line["sampling/router_flips"] < 1 for line in rl)
     assert rl[-1]["rollout/staleness"] == 2, "updates, of which a step has two"
 

@@ -104,9 +104,12 @@ def mixed(layer: Any, given: Projected, before: Carried | None, ends: Tensor | N
 
 
 def _heads(layer: Any, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cut [R, T, C] into queries and keys [R, T, key heads, key size] and values [R, T, V, value size]."""
+    """Cut [R, T, C] into queries and keys [R, T, V, key size], each repeated for the values that it serves, and values [R, T, V, value
+    size]. The rule of transformers 5.19 asks for that; later ones repeat what is not."""
     q, k, v = qkv.split([layer.key_dim, layer.key_dim, layer.value_dim], -1)
-    return q.unflatten(-1, (-1, layer.head_k_dim)), k.unflatten(-1, (-1, layer.head_k_dim)), v.unflatten(-1, (-1, layer.head_v_dim))
+    times = layer.num_v_heads // layer.num_k_heads
+    q, k = (one.unflatten(-1, (-1, layer.head_k_dim)).repeat_interleave(times, 2) for one in (q, k))
+    return q, k, v.unflatten(-1, (-1, layer.head_v_dim))
 
 
 def gated(layer: Any, core: Tensor, z: Tensor) -> Tensor:

@@ -28,6 +28,8 @@ from vlmrl.policy.lora import merged_items
 from vlmrl.policy.model import Policy
 
 BUCKET_BYTES = 2**30
+WIDE = ".A_log"
+"""End of the names of decays (gated delta nets), which vLLM holds and everybody reads in float32."""
 SHOWN = 5
 
 Call = Callable[..., Any]
@@ -61,7 +63,7 @@ class Sync:
             EngineError: a tensor or a parameter was left out, or a parameter does not hold what was sent.
         """
         began = time.perf_counter()
-        tower = whole or policy.vision_trains
+        tower = whole or policy.vision_trains or policy.subject is not None  # where its parts have other names, all of them go
         sent = Sent()
         loaded = self._load(sent.noted(weights(policy, tower=tower), policy.compute), language_only=not tower)
         compared = check([loaded], sent)
@@ -98,9 +100,9 @@ class Sent:
         self.nbytes = 0
 
     def noted(self, outgoing: Named, dtype: torch.dtype) -> Named:
-        """Yield (name, tensor of this type) and note them."""
+        """Yield (name, tensor of this type, or of that in which both sides compute with it) and note them."""
         for name, tensor in outgoing:
-            sent = tensor.detach().to(dtype)
+            sent = tensor.detach().to(torch.float32 if name.endswith(WIDE) else dtype)
             self.sums[name], self.sizes[name] = checksum(sent), sent.numel()
             self.nbytes += sent.numel() * sent.element_size()
             yield name, sent
@@ -149,7 +151,7 @@ def _holds(parts: Sequence[tuple[int, int]], wanted: int, size: int) -> bool | N
 def _require_complete(report: LoadReport, sent: Sent, where: str) -> None:
     """
     Raises:
-        EngineError: a tensor went nowhere, or a parameter got nothing.
+        EngineError: a tensor went nowhere, or a parameter got nothing or only a part.
     """
     lost = sorted(set(sent.sums) - set(report["landed"]))
     if lost:
@@ -161,6 +163,8 @@ def _require_complete(report: LoadReport, sent: Sent, where: str) -> None:
     empty = sorted(set(report["held"]) - reached)
     if empty:
         raise EngineError(f"{len(empty)} parameters of vLLM's model got no tensor of the trainer{where}: {_listed(empty)}; {_ADVICE}")
+    if partial := report["partial"]:
+        raise EngineError(f"{len(partial)} parameters of vLLM's model got only a part{where}: {_listed(partial)}; {_ADVICE}")
 
 
 _ADVICE = "answers would be of another policy than the one that trains; use rollout.engine: hf, and report the versions of both packages"

@@ -29,6 +29,8 @@ class LoadReport(TypedDict):
     """Every parameter of the part that was sent -> sum of its bits; of one that vLLM keeps elsewhere, of what has reached its loader."""
     sizes: dict[str, int]
     """Parameter -> its elements; 0 where vLLM keeps it elsewhere."""
+    partial: list[str]
+    """Parameters whose loader got fewer elements than they have: of one that is fused (q, k, v) a part was left out."""
     error: str
     """Why this worker does not take the weights; empty where it does."""
     lost: str
@@ -37,7 +39,7 @@ class LoadReport(TypedDict):
 
 def nothing() -> LoadReport:
     """What a worker says that has not been sent anything."""
-    return {"landed": {}, "arrived": {}, "held": {}, "sizes": {}, "error": "", "lost": ""}
+    return {"landed": {}, "arrived": {}, "held": {}, "sizes": {}, "partial": [], "error": "", "lost": ""}
 
 
 def checksum(tensor: torch.Tensor) -> int:
@@ -53,6 +55,7 @@ class Landing:
         self._landed: dict[str, list[str]] = {}
         self._arrived: dict[str, int] = {}
         self._reached: dict[str, int] = {}
+        self._missing: dict[str, int] = {}
         self._current = ""
 
     def begin(self, model: Any, *, language_only: bool) -> None:
@@ -64,6 +67,9 @@ class Landing:
         self._landed, self._arrived, self._reached = {}, {}, {}
         with torch.no_grad():
             initialize_layerwise_reload(self._part)
+        # rows of a vocabulary are padded, so of these there are more than come
+        padded = {id(one) for module in model.modules() if hasattr(module, "org_vocab_size") for one in module.parameters()}
+        self._missing = {name: 0 if id(one) in padded else one.numel() for name, one in model.named_parameters()}
         for name, parameter in model.named_parameters():
             # vLLM keeps the loaders of one reload for the next, ours around them
             if name.startswith(self._prefix) and not hasattr(parameter.weight_loader, "vlmrl_notes"):
@@ -76,6 +82,7 @@ class Landing:
         def online_process_loader(*args: Any, **kwargs: Any) -> Any:
             self._landed.setdefault(self._current, []).append(name)
             arrived: torch.Tensor = args[1] if len(args) > 1 else kwargs["loaded_weight"]
+            self._missing[name] -= arrived.numel()
             if arrived.device.type == "cpu":  # vLLM's CPU build repacks linear weights and drops the parameter
                 self._reached[name] = self._reached.get(name, 0) + checksum(arrived)
             return loader(*args, **kwargs)
@@ -107,7 +114,8 @@ class Landing:
         own = {name: parameter for name, parameter in self._model.named_parameters() if name.startswith(self._prefix)}
         held = {name: checksum(one) if one.numel() else self._reached.get(name, 0) for name, one in own.items()}
         sizes = {name: one.numel() for name, one in own.items()}
-        return {**nothing(), "landed": self._landed, "arrived": self._arrived, "held": held, "sizes": sizes}
+        partial = [name for name in own if self._missing[name] > 0]
+        return {**nothing(), "landed": self._landed, "arrived": self._arrived, "held": held, "sizes": sizes, "partial": partial}
 
 
 class WeightReceiver:

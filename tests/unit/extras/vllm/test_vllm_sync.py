@@ -47,6 +47,22 @@ def test_a_parameter_that_does_not_hold_what_came_is_an_error(tiny: Tiny, monkey
         Sync(receiver).send(tiny.policy, VERSION, whole=True)
 
 
+def test_decays_go_in_float32_and_the_rest_in_the_type_of_the_engine() -> None:
+    sent = Sent()
+    weights = [("layers.0.linear_attn.A_log", torch.randn(4)), ("layers.0.linear_attn.dt_bias", torch.randn(4))]
+    given = dict(sent.noted(iter(weights), torch.bfloat16))
+    assert [one.dtype for one in given.values()] == [torch.float32, torch.bfloat16]
+    assert sent.nbytes == 4 * 4 + 4 * 2
+
+
+def test_a_parameter_that_got_a_part_only_is_an_error(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver = Receiver()
+    real = receiver.vlmrl_finish
+    monkeypatch.setattr(receiver, "vlmrl_finish", lambda: {**real(), "partial": ["layers.0.qkv_proj.weight"]})
+    with pytest.raises(EngineError, match=r"1 parameters of vLLM's model got only a part: layers\.0\.qkv_proj"):
+        Sync(receiver).send(tiny.policy, VERSION, whole=True)
+
+
 def two_workers(parts: Sequence[torch.Tensor], came: Sequence[torch.Tensor]) -> list[LoadReport]:
     return [
         {
@@ -54,6 +70,7 @@ def two_workers(parts: Sequence[torch.Tensor], came: Sequence[torch.Tensor]) -> 
             "arrived": {"w": checksum(whole)},
             "held": {"layer.w": checksum(part) if part.numel() else checksum(whole)},
             "sizes": {"layer.w": part.numel()},
+            "partial": [],
             "error": "",
             "lost": "",
         }

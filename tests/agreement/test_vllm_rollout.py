@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,74 +15,23 @@ import torch
 pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout.md")
 
 from tests.support import media_layouts, tiny, vllm_core
+from tests.support.vllm_pair import EQUAL, GREEDY, Pair, apart
 from vlmrl.errors import ConfigError, EngineError
 from vlmrl.extras.vllm import engine as engine_module
-from vlmrl.extras.vllm.engine import Core, VllmEngine
+from vlmrl.extras.vllm.engine import VllmEngine
 from vlmrl.extras.vllm.inputs import EngineInputBuilder, Version
 from vlmrl.policy.forward import LAYOUTS
 from vlmrl.policy.lora import add_adapters, fold_adapters
 from vlmrl.policy.model import LoraSpec
 from vlmrl.policy.pack import Row
-from vlmrl.policy.vision import VisionCache
-from vlmrl.rollout.engine_hf import HFEngine
-from vlmrl.rollout.mismatch import Bounds, gaps
-from vlmrl.types import GenerationSettings, Prompt, Request, Rollout
+from vlmrl.rollout.mismatch import Bounds
+from vlmrl.types import GenerationSettings, Request, Rollout
 
 pytestmark = pytest.mark.slow
 
-GREEDY = GenerationSettings(max_new_tokens=12, temperature=0.0)
 SAMPLED = GenerationSettings(max_new_tokens=12, temperature=0.7)
-EQUAL = 1e-5
-"""Nats by which two float32 kernels may differ here."""
 FELT = 1e-4
 """Nats that a change of weights must make at least, for a comparison to mean something."""
-
-
-@dataclass
-class Pair:
-    """A policy, vLLM with its weights, and a prompt of each layout."""
-
-    family: str
-    folder: Path
-    loaded: tiny.Tiny
-    core: Core
-    engine: VllmEngine
-    prompts: dict[str, Prompt]
-    requests: list[Request] = field(init=False)
-    start: dict[str, torch.Tensor] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.start = {name: tensor.clone() for name, tensor in self.loaded.policy.model.state_dict().items()}
-        self.requests = [Request(prompt=prompt, seeds=(5,), ks=(0,)) for prompt in self.prompts.values()]
-
-    def moved(self, *, tower: bool) -> None:
-        """What an update of the policy does to its versions."""
-        policy = self.loaded.policy
-        policy.vision_trains = tower
-        policy.version += 1
-        policy.vision_version += int(tower)
-
-    def vllm(self, settings: GenerationSettings = GREEDY) -> dict[str, Rollout]:
-        with self.engine.ready():
-            return dict(zip(self.prompts, [group[0] for group in self.engine.generate(self.requests, settings)], strict=True))
-
-    def hf(self) -> dict[str, Rollout]:
-        vision = VisionCache(self.loaded.store, budget_bytes=2**28)
-        return dict(zip(self.prompts, [g[0] for g in HFEngine(self.loaded.policy, vision).generate(self.requests, GREEDY)], strict=True))
-
-    def gaps(self, answers: dict[str, Rollout]) -> dict[str, float]:
-        """What the meter says of answers, by place."""
-        rows = [Row(index=n, group=n, prompt=self.prompts[name], response=a.ids) for n, (name, a) in enumerate(answers.items())]
-        policy, layout = self.loaded.policy, LAYOUTS["repeat"]
-        batch = layout.pack(rows, policy.positions, policy.device, pad_id=policy.bundle.end_ids[0])
-        vision = VisionCache(self.loaded.store, budget_bytes=2**28)
-        with torch.no_grad():
-            scored = layout.forward(policy, batch, vision, temperature=1.0, forbidden=policy.bundle.forbidden_ids, train=False)
-        sampled = torch.full_like(scored.logp_BT, float("nan"))
-        for n, answer in enumerate(answers.values()):
-            sampled[n, : len(answer.ids)] = torch.tensor(answer.logprobs)
-        found = gaps(scored.logp_BT, sampled, [row.prompt for row in batch.rows])
-        return {name.rsplit("/", 1)[-1]: a / b for name, (a, b) in found.items() if "logp_gap" in name}
 
 
 @pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
@@ -102,16 +49,6 @@ def _nothing_cached(pair: Pair) -> None:
     """Every test starts from the same weights. Features that an earlier one has made, some of them wrong ones, are of another version."""
     pair.loaded.policy.model.load_state_dict(pair.start)
     pair.moved(tower=True)
-
-
-def apart(a: dict[str, Rollout], b: dict[str, Rollout]) -> dict[str, float]:
-    """Largest difference of log-probs while the ids are the same, by layout."""
-    out: dict[str, float] = {}
-    for name in a:
-        same = [x == y for x, y in zip(a[name].ids, b[name].ids, strict=False)]
-        upto = same.index(False) + 1 if False in same else len(same)
-        out[name] = max(abs(x - y) for x, y in list(zip(a[name].logprobs, b[name].logprobs, strict=False))[:upto])
-    return out
 
 
 def test_greedy_answers_are_those_of_the_policy(pair: Pair) -> None:

@@ -10,10 +10,13 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout.md")
 
-from tests.support import runs, tiny
+from tests.faults.test_resume_families import small
+from tests.support import delta_kernel, given, runs, tiny
+from tests.support.reports import written
 from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config
 from vlmrl.errors import EngineError
+from vlmrl.extras.families.conform.engine import HEAD
 from vlmrl.extras.vllm import stage as vllm_engine
 from vlmrl.extras.vllm.engine import Core, CoreOptions
 from vlmrl.extras.vllm.inputs import Version
@@ -94,6 +97,38 @@ def test_a_run_trains_on_what_vllm_samples(files: Files, tmp_path: Path) -> None
         assert line["sampling/ratio/video"] == pytest.approx(1, abs=1e-5)
         assert line["work/asked_again"] == 0
         assert line["work/prefilled_tokens"] > 0
+
+
+def test_qwen3_5_trains_on_what_vllm_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the recurrence of its delta nets in float32."""
+    delta_kernel.install(monkeypatch)
+    files = tiny.make_files(tmp_path, sft=8, train=12, test=4, family="qwen3_5")
+    gaps = [line["sampling/logp_gap/video"] for line in steps(recipe(files, tmp_path))]
+    print("qwen3_5", gaps)
+    assert len(gaps) == 3
+    assert max(gaps) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["internvl", "smolvlm"])
+def test_other_families_train_on_what_vllm_samples(name: str, tmp_path: Path) -> None:
+    """Through their own processor, admitted by the report beside the model."""
+    world = given.make_rows(tmp_path / "world", video=name == "internvl", train=4, test=1)
+    model = given.make_model(name, tmp_path / "model", head=HEAD)
+    written(model, layouts=("repeat", "shared_prefix"), model_type=name, engine="vllm")
+    config = small(model, world, tmp_path, forward="shared_prefix", choice="auto")
+    config["eval"] = {}
+    config["stages"][1]["steps"] = 3
+    config["stages"][1]["rollout"] |= {"engine": "vllm", "vllm": {"cache_bytes": 2**28, "max_model_len": 1024, "block_size": 32}}
+    lines = steps(Config.model_validate(config))
+    assert len(lines) == 3
+    for line in lines:
+        print(name, {key: value for key, value in line.items() if "gap" in key or key in ("grad_norm", "work/synced_bytes")})
+        assert line["grad_norm"] > 0
+        assert line["work/synced_bytes"] > 0, "the weights of every step are sent"
+        gaps = {key: value for key, value in line.items() if key.startswith("sampling/logp_gap")}
+        assert gaps
+        assert max(gaps.values()) < 1e-5
+        assert line["work/asked_again"] == 0
 
 
 def test_control_an_engine_with_older_weights_stops_the_run(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

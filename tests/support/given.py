@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from vlmrl.extras.toy.kinds import make_world
 from vlmrl.media.store import MediaSettings, MediaStore
 from vlmrl.policy.load import load_policy, load_processor
 from vlmrl.policy.vision import VisionCache
+from vlmrl.types import Prompt
 
 MEDIA = MediaSettings(
     min_pixels=3136,
@@ -47,12 +49,25 @@ def _placed(line: str, name: str) -> dict[str, object]:
     return row
 
 
-def make_model(name: str, folder: Path) -> Path:
-    """A folder with a tiny model of a configuration."""
+def make_model(name: str, folder: Path, *, head: int | None = None) -> Path:
+    """A folder with a tiny model of a configuration. `head`: dimensions of its decoder's heads, for engines that ask for some."""
     from tests.support import numerals  # noqa: F401 (for SmolVLM)
 
-    write_tiny(name, folder)
+    write_tiny(name, folder, head=head)
     return folder
+
+
+def layouts(loaded: Tiny, *, video: bool) -> dict[str, Prompt]:
+    """A prompt of each layout that a family has to get right, of rows that `make_rows` has made: by name, as `media_layouts.prompts`."""
+    pictures = [sample.media[0] for sample in loaded.samples if sample.media[0].kind == "image"]
+    media = {"text": (), "image": pictures[:1], "images": pictures[:2]}
+    if video:
+        clips = [sample.media[0] for sample in loaded.samples if sample.media[0].kind == "video"]
+        media |= {"video": clips[:1], "videos": clips[:2], "mixed": [pictures[0], clips[0]]}
+    first = loaded.samples[0]
+    return {
+        name: loaded.encoder.encode(dataclasses.replace(first, id=name, media=tuple(shown)), "answer_only") for name, shown in media.items()
+    }
 
 
 def load_given(model: Path, world: Path, *, split: str = "train") -> Tiny:

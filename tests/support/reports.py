@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.extras.families import verdict
-from vlmrl.extras.families.conform.run import NOT_RUN, PROMISES, Report
+from vlmrl.extras.families.conform.run import NOT_RUN, Report, tried_with
 
-HERE = {name: verdict._installed(name) for name in ("transformers", "torch")}
+HERE = {name: verdict.installed(name) for name in ("transformers", "torch")}
 
 
 def written(
@@ -22,13 +22,17 @@ def written(
     versions: dict[str, str] | None = None,
     model_type: str = "internvl",
     keys: Mapping[str, Any] | None = None,
+    engine: str | None = None,
 ) -> Path:
     """The folder, with a report in which the promises `red` are not kept, and `without` some. `keys`: values of keys as they are to stand
-    in the file."""
+    in the file. `engine`: its promises were tried too."""
     plain = Report(name="m", facts={"model_type": model_type}, versions=versions or HERE, float64=True, checks=(), seconds={})
     body: dict[str, Any] = plain.json() | {"layouts": list(layouts)}
-    body["promises"] = {key: {"kept": key not in red, "about": about} for key, (about, _, _) in PROMISES.items() if key not in without}
-    body["promises"] |= {key: {"kept": None, "about": why} for key, why in NOT_RUN.items()}
+    tried = tried_with(engine)
+    body["promises"] = {key: {"kept": key not in red, "about": about} for key, (about, _, _) in tried.items() if key not in without}
+    body["promises"] |= {key: {"kept": None, "about": why} for key, why in NOT_RUN.items() if key not in tried}
+    if engine is not None and versions is None:
+        body["versions"] = HERE | {engine: verdict.installed(engine)}
     folder.mkdir(exist_ok=True)
     (folder / verdict.REPORT).write_text(json.dumps(body | dict(keys or {})))
     return folder

@@ -10,8 +10,8 @@ from vlmrl.policy.model import Policy
 GIB = 2**30
 
 
-def core(path: Path, policy: Policy, *, max_model_len: int = 1024, dtype: str = "float32"):
-    """vLLM for a tiny model: half a GiB of cache, blocks of 32 tokens."""
+def core(path: Path, policy: Policy, *, max_model_len: int = 1024, dtype: str = "float32", **options: bool):
+    """vLLM for a tiny model: half a GiB of cache, blocks of 32 tokens. `options`: more of its `CoreOptions`."""
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     from vlmrl.extras.vllm.engine import Core, CoreOptions
 
@@ -27,5 +27,7 @@ def core(path: Path, policy: Policy, *, max_model_len: int = 1024, dtype: str = 
             cache_bytes=GIB // 2,
             eager=True,
             block_size=32,
+            **options,
+            raw_pixels=policy.bundle.writer is None,
         )
     )

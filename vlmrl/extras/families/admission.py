@@ -17,9 +17,10 @@ PLAIN = {"kernels": "torch"}
 """What a default `auto` has become before a run is opened (`run.machine`)."""
 
 
+VLLM = "P14"
 SHARDS = "P16"
 TURNS_OF = "P17"
-"""Promises of `vlmrl check`: weights in shards, conversations."""
+"""Promises of `vlmrl check`: vLLM's answers, weights in shards, conversations."""
 
 
 def unproven(
@@ -35,7 +36,7 @@ def unproven(
     where it is. `unrouted`: why its choices of experts cannot be replayed; nothing where they can. `taken`: options that it was tried
     with."""
     who = f"a '{name}' model under model.family '{choice}'"
-    asked = [one for one in (*_asked(cfg, lacking), *_replays(cfg, unrouted)) if one[0] not in taken]
+    asked = [one for one in (*_asked(cfg, lacking), *_replays(cfg, unrouted)) if not one[0].endswith(tuple(taken))]
     return [f"{option}: {value!r} is not proven with {who}; {remedy}" for option, value, remedy in asked]
 
 
@@ -43,7 +44,8 @@ def reported(path: str, promise: str) -> str:
     """What the report beside a model lacks for what needs a promise; nothing where the promise is kept."""
     report = report_of(path)
     if report is None:
-        return f"no report lies beside it: `vlmrl check` of a folder with the model tries promise {promise}"
+        how = " with --engine vllm" if promise == VLLM else ""
+        return f"no report lies beside it: `vlmrl check` of a folder with the model{how} tries promise {promise}"
     return report.lacks(promise)
 
 
@@ -72,7 +74,11 @@ def _asked(cfg: Config, lacking: Callable[[str], str]) -> Iterator[tuple[str, ob
         yield "train.sequence", cfg.train.sequence, "take 1"
     for place, stage in enumerate(cfg.stages):
         if isinstance(stage, RolloutStage) and stage.rollout.engine != REFERENCE:
-            yield f"stages[{place}].rollout.engine", stage.rollout.engine, f"take {REFERENCE}: the policy itself answers"
+            if lacks := lacking(VLLM):
+                yield f"stages[{place}].rollout.engine", stage.rollout.engine, f"take {REFERENCE}: the policy itself answers; {lacks}"
+            elif stage.rollout.vllm is not None and stage.rollout.vllm.servers:
+                told = f"take them out: vLLM runs in the trainer's process, or take {REFERENCE}"
+                yield f"stages[{place}].rollout.vllm.servers", stage.rollout.vllm.servers, told
         if isinstance(stage, RolloutStage) and stage.rollout.graphs is True:
             yield f"stages[{place}].rollout.graphs", True, "leave it out: the shapes of its own caches grow"
         if isinstance(stage, RolloutStage) and stage.environment is not None and (lacks := lacking(TURNS_OF)):

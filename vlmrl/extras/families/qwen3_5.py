@@ -23,10 +23,14 @@ from vlmrl.policy.model import Policy, ProcessorBundle
 from vlmrl.policy.pack import PositionSpec
 
 KERNEL = "sdpa"
-LACKING = {admission.SHARDS: "or model.family: generic with a report of vlmrl check MODEL, which may admit shards", admission.TURNS_OF: ""}
+LACKING = {
+    admission.SHARDS: "or model.family: generic with a report of vlmrl check MODEL, which may admit shards",
+    admission.TURNS_OF: "",
+    admission.VLLM: "",
+}
 """Promise that an option needs -> why it is not kept; nothing: it is."""
-TAKEN = ("model.vision_chunk_patches", "media.vision_cache_dir")
-"""Options of the tower, which is run as that of Qwen3-VL."""
+TAKEN = ("model.vision_chunk_patches", "media.vision_cache_dir", "rollout.vllm.servers")
+"""Options of what is run as that of Qwen3-VL: the tower, and prompts in vLLM."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

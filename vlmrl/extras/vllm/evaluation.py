@@ -17,7 +17,6 @@ from vlmrl.evals.ask.engines import EvalEngine, Generation, LocalEngine
 from vlmrl.evals.ask.models import fingerprint_of, model_folder
 from vlmrl.evals.ask.tasks import Task
 from vlmrl.extras.vllm.engine import Core, CoreOptions, VllmEngine, platform
-from vlmrl.extras.vllm.inputs import EngineInputBuilder
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_policy, load_processor, pick_device, saved_rule
 from vlmrl.policy.model import Policy, ProcessorBundle
@@ -88,8 +87,8 @@ class VllmModel:
         if self._core is None or self._engine is None:
             self._core = Core(self._options(self._most(max(room, self.room))))
             self._engine = VllmEngine(self._core, self.policy, store)
-        if self._engine.inputs.pixels is not store:
-            self._engine.inputs = EngineInputBuilder(self.bundle, self.policy.positions, store)
+        if self._engine.pixels is not store:
+            self._engine.look_at(store)
         return self._engine
 
     def _most(self, room: int) -> int:
@@ -108,6 +107,7 @@ class VllmModel:
             memory=MEMORY,
             cache_bytes=max(CPU_CACHE_BYTES, 2 * most * _token_bytes(self.policy)) if on_cpu else None,
             eager=on_cpu,
+            in_parts=not on_cpu,
         )
 
     def close(self) -> None:

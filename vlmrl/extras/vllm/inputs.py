@@ -93,10 +93,11 @@ class Placed:
     """Patches of a merged token, along each side."""
 
 
-def place(prompt: Prompt, *, merge: int, timed: bool) -> Placed:
+def place(prompt: Prompt, *, merge: int, timed: bool, kinds: Sequence[MediaKind] | None = None) -> Placed:
     """
     Args:
         timed: temporal positions of a video run in seconds.
+        kinds: whose placeholder stands for each medium, where the family's own processor has written the prompt.
 
     Raises:
         ValueError: spans and media of the prompt do not belong together.
@@ -107,20 +108,28 @@ def place(prompt: Prompt, *, merge: int, timed: bool) -> Placed:
     for number, handle in enumerate(prompt.media):
         own = [(span.start, span.end) for span, owner in zip(spans, owners, strict=True) if owner == number]
         start, end, shown = own[0][0], own[-1][1], None
-        if handle.step_times is None:
+        if kinds is not None:
+            shown = tuple(own) if len(own) > 1 else None
+        elif handle.step_times is None:
             ((start, end),) = own
         else:
             start, shown = start - 1, tuple(own)
         seconds = (1.0 if handle.seconds_per_grid is None else handle.seconds_per_grid) if timed and handle.kind == "video" else None
         grid = handle.grid_thw
-        media.append(PlacedMedium(kind=handle.kind, key=handle.key, grid=grid, start=start, end=end, shown=shown, seconds=seconds))
+        kind = handle.kind if kinds is None else kinds[number]
+        media.append(PlacedMedium(kind=kind, key=handle.key, grid=grid, start=start, end=end, shown=shown, seconds=seconds))
     return Placed(ids=prompt.ids, media=tuple(media), merge=merge)
 
 
 def engine_input_of(placed: Placed, patches: Mapping[str, np.ndarray], version: Version) -> Any:
     """What `add_request` of vLLM's engine takes. `patches` by key of the medium."""
+    return mm_input_of(placed, _items(placed, patches) if placed.media else {}, version)
+
+
+def mm_input_of(placed: Placed, items: Mapping[str, Any], version: Version) -> Any:
+    """The same, of media as vLLM splits them. `items`: those of each kind, in the order of the prompt."""
     from vllm.inputs.engine import mm_input, tokens_input  # pyright: ignore[reportMissingImports]
-    from vllm.multimodal.inputs import PlaceholderRange  # pyright: ignore[reportMissingImports]
+    from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange  # pyright: ignore[reportMissingImports]
 
     if not placed.media:
         return tokens_input(list(placed.ids), cache_salt=version.salt)
@@ -135,7 +144,7 @@ def engine_input_of(placed: Placed, patches: Mapping[str, np.ndarray], version: 
         hashes.setdefault(medium.kind, []).append(version.media_hash(medium.key))
         span = PlaceholderRange(offset=medium.start, length=medium.end - medium.start, is_embed=shown)
         places.setdefault(medium.kind, []).append(span)
-    return mm_input(list(placed.ids), _items(placed, patches), hashes, places, cache_salt=version.salt)
+    return mm_input(list(placed.ids), MultiModalKwargsItems(items), hashes, places, cache_salt=version.salt)
 
 
 def _items(placed: Placed, patches: Mapping[str, np.ndarray]) -> Any:

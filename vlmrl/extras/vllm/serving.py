@@ -61,12 +61,17 @@ def serve(
     bundle = load_processor(path, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
     if problems := unproven(bundle.family, cfg):
         raise ConfigError(problems)
+    if bundle.writer is not None:
+        raise ConfigError(
+            f"--rollouts: servers take the pixels of models with code of their own, and this one is run as model.family "
+            f"'{bundle.family.choice}'; leave rollout.vllm.servers out, and vLLM runs in the trainer's process"
+        )
     cpu = pick_device(cfg.model.device).type == "cpu"
     options = core_options(
         cfg,
         rollout,
         path=path,
-        architecture=type(empty_model(config_of(path, bundle, cfg.model.revision), "sdpa")).__name__,
+        model=empty_model(config_of(path, bundle, cfg.model.revision), "sdpa"),
         cpu=cpu,
     )
     options = replace(options, max_model_len=max(options.max_model_len, needed))

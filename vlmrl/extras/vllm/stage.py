@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from vlmrl.config.schema import Config, RolloutSection
 from vlmrl.config.stages import VllmSection
 from vlmrl.errors import ConfigError
 from vlmrl.extras.vllm.client import RemoteVllmEngine
-from vlmrl.extras.vllm.engine import Core, CoreOptions, VllmEngine
+from vlmrl.extras.vllm.engine import Core, CoreOptions, VllmEngine, asked_once, keeps_states
 from vlmrl.extras.vllm.fleet import Fleet, Needed, connect
 from vlmrl.extras.vllm.secret import read_token
+from vlmrl.families.report import report_of
 from vlmrl.protocols import RolloutEngine
 from vlmrl.run.engines import EngineKind
 from vlmrl.run.session import Session
 from vlmrl.train import dist
+from vlmrl.types import Rollout
 
 T = TypeVar("T")
 
@@ -40,16 +43,19 @@ def _colocated(session: Session, rollout: RolloutSection, cfg: VllmSection) -> R
             "(vlmrl serve --rollouts) and name them in rollout.vllm.servers"
         )
     policy = session.policy
-    options = core_options(
-        session.cfg, rollout, path=session.places.model, architecture=type(policy.model).__name__, cpu=policy.device.type == "cpu"
-    )
+    options = core_options(session.cfg, rollout, path=session.places.model, model=policy.model, cpu=policy.device.type == "cpu")
+    clips = ""
+    if policy.bundle.writer is not None:
+        options = replace(options, raw_pixels=False)
+        report = report_of(session.places.model)
+        clips = "no report lies beside it" if report is None else report.lacks("P18")
     core = session.rollout_engines.get("vllm")
     if core is None or core.options != options:
         if core is not None:
             core.close()
         with session.clock.phase("load"):
             core = session.rollout_engines["vllm"] = Core(options)
-    return VllmEngine(core, policy, session.store, probe_every=cfg.sync_probe_every)
+    return VllmEngine(core, policy, session.store, probe_every=cfg.sync_probe_every, clips=clips)
 
 
 def _served(session: Session, rollout: RolloutSection, cfg: VllmSection) -> RolloutEngine:
@@ -82,13 +88,13 @@ def room(cfg: Config, rollout: RolloutSection) -> int:
     return section.max_model_len or cfg.data.max_prompt_tokens + rollout.max_new_tokens
 
 
-def core_options(cfg: Config, rollout: RolloutSection, *, path: str, architecture: str, cpu: bool) -> CoreOptions:
-    """How a stage's vLLM is started."""
+def core_options(cfg: Config, rollout: RolloutSection, *, path: str, model: Any, cpu: bool) -> CoreOptions:
+    """How a stage's vLLM is started. `model`: of transformers, with or without weights."""
     section = rollout.vllm or VllmSection()
     return CoreOptions(
         path=path,
         revision=cfg.model.revision,
-        architecture=architecture,
+        architecture=type(model).__name__,
         dtype=cfg.model.dtype,
         max_model_len=room(cfg, rollout),
         max_num_seqs=rollout.max_num_seqs,
@@ -97,6 +103,8 @@ def core_options(cfg: Config, rollout: RolloutSection, *, path: str, architectur
         eager=section.eager or cpu,
         block_size=section.block_size,
         tensor_parallel=section.tensor_parallel,
+        in_parts=not cpu,
+        shares=not cpu or not keeps_states(model.config),
     )
 
 
@@ -105,4 +113,11 @@ def _within(rollout: RolloutSection) -> bool:
     return not (rollout.vllm and rollout.vllm.servers)
 
 
-VLLM = EngineKind(make=vllm, gaps=(0.02, 0.2), room=room, allocates=_within)
+@dataclass(frozen=True, kw_only=True)
+class VllmKind(EngineKind):
+    """Beside what a stage asks for, what `vlmrl check MODEL --engine vllm` does."""
+
+    asked_once: Callable[..., list[Rollout | ConfigError]] = asked_once
+
+
+VLLM = VllmKind(make=vllm, gaps=(0.02, 0.2), room=room, allocates=_within)

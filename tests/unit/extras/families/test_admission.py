@@ -12,6 +12,7 @@ import pytest
 from tests.support.reports import HERE, written
 from tests.support.runs import small_config
 from vlmrl.config.schema import Config
+from vlmrl.extras.families import verdict
 from vlmrl.extras.families.family import GenericFamily
 from vlmrl.families.registry import FAMILIES
 from vlmrl.policy.foreign import unproven
@@ -68,25 +69,42 @@ def test_what_is_not_proven_is_refused_with_what_to_do(cfg: Config, said: str) -
     assert unproven(OWN, cfg) == []
 
 
-PROMISED = [(recipe(train={"sharding": "fsdp"}), "P16", "an update of shards"), (episodes(), "P17", "conversations")]
+PROMISED = [
+    (recipe(train={"sharding": "fsdp"}), "P16", "an update of shards"),
+    (episodes(), "P17", "conversations"),
+    (recipe(rollout={"engine": "vllm"}), "P14", "vLLM takes our weights"),
+]
 
 
 @pytest.mark.parametrize(("cfg", "promise", "about"), PROMISED)
 def test_what_a_report_promises_is_taken_and_nothing_else(cfg: Config, promise: str, about: str, tmp_path: Path) -> None:
-    family = replace(GENERIC, path=str(written(tmp_path)))
+    family = replace(GENERIC, path=str(written(tmp_path, engine="vllm")))
     assert unproven(family, cfg) == []
-    written(tmp_path, red=(promise,))
+    written(tmp_path, red=(promise,), engine="vllm")
     (problem,) = unproven(family, cfg)
     assert f"conform.json says that it does not keep {promise} ({about}" in problem
     assert "see its `checks`" in problem
     other = next(one for one, number, _ in PROMISED if number != promise)
     assert unproven(family, other) == [], "each is refused for its own promise alone"
-    written(tmp_path, without=(promise,))
+    written(tmp_path, without=(promise,), engine="vllm")
     (problem,) = unproven(family, cfg)
-    assert f"does not say whether it keeps {promise}: run `vlmrl check {tmp_path}` again" in problem
-    written(tmp_path, versions={"transformers": "4.0.0", "torch": HERE["torch"]})
+    how = " --engine vllm" if promise == "P14" else ""
+    assert f"does not say whether it keeps {promise}: run `vlmrl check {tmp_path}{how}` again" in problem
+    written(tmp_path, versions={"transformers": "4.0.0", "torch": HERE["torch"]}, engine="vllm")
     (problem,) = unproven(family, cfg)
     assert "conform.json is of transformers 4.0.0, here" in problem
+
+
+def test_vllm_is_taken_in_the_trainers_process_with_the_version_that_was_tried(tmp_path: Path) -> None:
+    family = replace(GENERIC, path=str(written(tmp_path, engine="vllm")))
+    (problem,) = unproven(family, recipe(rollout={"engine": "vllm", "vllm": {"servers": ["127.0.0.1:7000"]}}))
+    assert problem.startswith("stages[1].rollout.vllm.servers: ('127.0.0.1:7000',) is not proven with a 'gemma3' model")
+    assert "take them out: vLLM runs in the trainer's process, or take hf" in problem
+    written(tmp_path, versions={**HERE, "vllm": "0.1.0"}, engine="vllm")
+    (problem,) = unproven(family, recipe(rollout={"engine": "vllm"}))
+    assert "take hf: the policy itself answers; " in problem
+    assert f"is of vllm 0.1.0, here {verdict.installed('vllm')}: run `vlmrl check {tmp_path} --engine vllm` again" in problem
+    assert verdict.read(str(tmp_path)).older() == [], "and nobody who does without vLLM has to have it"
 
 
 @pytest.mark.parametrize("cfg", [recipe(), recipe({"lora": {"rank": 4}}), recipe({"lora": {"rank": 4, "vision": True}})])

@@ -312,7 +312,6 @@ REFUSED = [
     (recipe(train={"sharding": "zero3"}), "train.sharding: 'zero3'"),
     (recipe(train={"offload": "optimizer"}), "train.offload: 'optimizer'"),
     (recipe(train={"sequence": 2}), "train.sequence: 2"),
-    (recipe(rollout={"engine": "vllm"}), "stages[1].rollout.engine: 'vllm'"),
     (recipe(rollout={"graphs": True}), "stages[1].rollout.graphs: True"),
 ]
 
@@ -327,6 +326,8 @@ PLAIN = [
     recipe(),
     recipe({"lora": {"rank": 4}}),
     recipe({"dtype": "bfloat16", "vision_chunk_patches": 64}, media={"vision_cache_dir": "x"}),
+    recipe(rollout={"engine": "vllm"}),
+    recipe(rollout={"engine": "vllm", "vllm": {"servers": ["127.0.0.1:7000"]}}),
 ]
 
 

@@ -42,20 +42,16 @@ class Started:
         self.open = False
 
 
-class Pixels:
-    """Inputs of an engine, as far as the model looks at them."""
-
-    def __init__(self, bundle: Any, positions: Any, pixels: Any):
-        self.pixels = pixels
-
-
 class Reference:
     """The reference engine under the name of vLLM's."""
 
     def __init__(self, core: Started, policy: Any, pixels: Any):
         self.core, self.policy = core, policy
-        self.inputs = Pixels(policy.bundle, policy.positions, pixels)
         self.within = 0
+        self.look_at(pixels)
+
+    def look_at(self, pixels: Any) -> None:
+        self.pixels = pixels
 
     def ready(self) -> Any:
         self.within += 1
@@ -64,14 +60,14 @@ class Reference:
     def generate(self, requests: Sequence[Any], settings: Any) -> Any:
         assert self.core.open
         assert self.within, "weights are sent before anything is asked"
-        vision = VisionCache(self.inputs.pixels, budget_bytes=2**28)
+        vision = VisionCache(self.pixels, budget_bytes=2**28)
         return HFEngine(self.policy, vision).generate(requests, settings)
 
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     monkeypatch.setattr(Started, "all", [])
-    for name, value in {"Core": Started, "VllmEngine": Reference, "EngineInputBuilder": Pixels, "platform": lambda: "cpu"}.items():
+    for name, value in {"Core": Started, "VllmEngine": Reference, "platform": lambda: "cpu"}.items():
         monkeypatch.setattr(vllm_model, name, value)
     return Started.all
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.support import runs
+from tests.support import given, runs
+from tests.support.reports import written
 from vlmrl.cli import app
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
@@ -44,6 +45,15 @@ def test_it_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--token-file: others can read"):
         started(listen="0.0.0.0:0", token_file=open_to_all)
     assert said == []
+
+
+@pytest.mark.not_fast  # builds a model
+def test_a_family_through_its_own_processor_has_no_servers(tmp_path: Path) -> None:
+    model = written(given.make_model("internvl", tmp_path / "model"), engine="vllm")
+    cfg = Config.model_validate(config((model, tmp_path)))
+    places = Places(model=str(model), data=tmp_path)
+    with pytest.raises(ConfigError, match=r"--rollouts: servers take .* model\.family 'generic'; leave rollout\.vllm\.servers out"):
+        rollout_server.serve(cfg, lambda: places, listen="127.0.0.1:0", token_file=None, stage=None, say=print)
 
 
 def test_it_becomes_the_server_of_vllm(tiny_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +88,7 @@ def test_it_becomes_the_server_of_vllm(tiny_files: tuple[Path, Path], tmp_path: 
     assert json.loads(options["--weight-transfer-config"]) == {"backend": "vlmrl"}
     assert "--block-size" not in command, "left to vLLM"
     assert "--enforce-eager" in command
+    assert {"--no-enable-chunked-prefill", "--enable-prefix-caching"} <= set(command), "on a CPU no prompt is read in parts"
     assert (environment["VLLM_PLUGINS"], environment["VLMRL_TOKEN_FILE"]) == ("of_a_device,vlmrl", str(tmp_path / "token"))
     assert "VLLM_SERVER_DEV_MODE" not in environment
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600

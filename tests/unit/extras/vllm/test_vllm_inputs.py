@@ -13,8 +13,13 @@ import pytest
 from tests.support import media_layouts
 from vlmrl.errors import ConfigError
 from vlmrl.extras.toy.model import ModelFamily
-from vlmrl.extras.vllm.inputs import EngineInputBuilder, Version, normalised
+from vlmrl.extras.vllm.engine import keeps_states
+from vlmrl.extras.vllm.inputs import EngineInputBuilder, Version, normalised, place
 from vlmrl.policy.patches import raw_patches
+from vlmrl.types import MediaHandle, MediaKind, Prompt, Sample
+
+WRITTEN: list[tuple[MediaKind, tuple[float, ...] | None]] = [("image", None), ("video", (0.0, 1.0))]
+NOBODY = Sample(id="n", task="", answer_type="", question="", media=(), answer="", gt={})
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
@@ -58,6 +63,34 @@ def test_every_part_of_a_version_makes_other_keys() -> None:
     hashes = {v.media_hash("k") for v in (one, dataclasses.replace(one, vision=2), dataclasses.replace(one, whole=2))}
     assert len(hashes) == 3
     assert dataclasses.replace(one, policy=4).media_hash("k") == one.media_hash("k"), "a frozen tower's features stay"
+
+
+def test_a_medium_of_several_spans_is_one_range_in_which_its_placeholders_count() -> None:
+    """As a family's own processor writes it: rows of a picture with breaks between them, frames of a clip as pictures."""
+    media = [MediaHandle(kind=kind, key=kind, grid_thw=(1, 8, 8), tokens=4, step_times=times) for kind, times in WRITTEN]
+    spans = ((2, 4), (5, 7), (8, 10), (11, 13))
+    prompt = Prompt(sample=NOBODY, ids=tuple(range(14)), media=tuple(media), spans=spans, owners=(0, 0, 1, 1), answer_format="free")
+    placed = place(prompt, merge=1, timed=False, kinds=["image", "image"])
+    assert [(one.kind, one.start, one.end, one.shown) for one in placed.media] == [
+        ("image", 2, 7, ((2, 4), (5, 7))),
+        ("image", 8, 13, ((8, 10), (11, 13))),
+    ]
+    single = dataclasses.replace(prompt, media=tuple(media[:1]), spans=((2, 6),), owners=())
+    assert place(single, merge=1, timed=False, kinds=["image"]).media[0].shown is None
+
+
+@pytest.mark.parametrize(
+    ("kinds", "keeps"),
+    [
+        (None, False),
+        (["full_attention", "sliding_attention"], False),
+        (["linear_attention", "full_attention"], True),
+        (["conv", "full_attention"], True),
+    ],
+)
+def test_layers_that_keep_states_are_known_by_their_kinds(kinds: list[str] | None, keeps: bool) -> None:
+    text = SimpleNamespace(layer_types=kinds)
+    assert keeps_states(SimpleNamespace(get_text_config=lambda: text)) is keeps
 
 
 def test_other_positions_and_two_normalisations_are_refused(tmp_path: Path) -> None:

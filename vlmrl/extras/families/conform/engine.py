@@ -1,116 +1,82 @@
-"""What vLLM makes of the same prompts (P14): its ids, and the log-probs of its own greedy answers under our forward. Needs vLLM."""
+"""What vLLM makes of the same prompts (P14, with clips P18). It is asked as a run asks it, with our weights, our ids, and what the family's
+own processor made of media, and its greedy answers are scored by our forward. Needs vLLM."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from vlmrl.errors import ConfigError
-from vlmrl.extras.families import generic
-from vlmrl.extras.families.conform.check import Check, broken, equal
+from vlmrl.errors import ConfigError, EngineError, MediaError, NumericsError, RowError
+from vlmrl.extras.families import family, layouts
+from vlmrl.extras.families.conform.check import Check, broken
 from vlmrl.extras.families.conform.inputs import ERRORS
-from vlmrl.extras.families.conform.subject import Tried, alone
+from vlmrl.extras.families.conform.shelf import Desk, desk_of
+from vlmrl.extras.families.conform.subject import Tried, own_logits
+from vlmrl.policy.model import Policy
+from vlmrl.policy.pack import PositionSpec
+from vlmrl.registry import Catalogue
+from vlmrl.types import GenerationSettings, Prompt, Rollout
 
-ABOUT = "vLLM has our ids, and our log-probs of its answers"
-ANSWER = 16
-"""Tokens of its answers."""
+ABOUT = "vLLM takes our weights and pictures, and has our log-probs of its answers"
+CLIPS = "vLLM takes our clips, and has our log-probs of its answers"
+ENGINES: Catalogue[Any] = Catalogue("rollout engine")
+"""Who asks vLLM: another optional part."""
+GREEDY = GenerationSettings(max_new_tokens=16, temperature=0.0)
 HEAD = 32
 """Dimensions of a tiny decoder's heads: vLLM's attention on CPUs knows no smaller ones."""
-LONGEST = 2048
-"""Tokens of a prompt with its answer: enough that no tile is left out to make room."""
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-}
+LIMIT = 1e-3
+"""Nats between log-probs in float32."""
 
 
 def served(tried: Tried) -> list[Check]:
-    """P14: of every prompt without a clip.
+    """P14 and P18, of all prompts that training would make.
 
     Raises:
         ConfigError: vLLM is not installed, or there are no weights in files.
     """
     if tried.folder is None:
         raise ConfigError("--engine vllm: it loads weights from files; give a folder with weights, or a name with --tiny")
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    ask, desk = ENGINES["vllm"].asked_once, desk_of(tried)
+    prompts = {name: prompt for name in tried.prompts if (prompt := _encoded(tried, desk, name)) is not None}
     try:
-        from vllm import ModelRegistry  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
-    except ImportError as error:
-        raise ConfigError(f"--engine vllm: it does not load here ({error}); docs/rollout.md names versions that work together") from error
-    name = tried.facts.architecture
-    known = ModelRegistry.models.get(name)
-    out = [equal("P14", "registry", "vLLM knows the architecture", known is not None, f"no {name} in its registry")]
-    if known is None:
-        return out
-    try:
-        # looked at here: vLLM would start a process to import it, where torchvision next to a CPU-only torch does not load
-        ModelRegistry.register_model(name, known.load_model_cls())
-    except ERRORS as error:
-        return [*out, broken("P14", "all", "its class", error)]
-    names = [name for name, asked in tried.asked.items() if name in tried.prompts and all(isinstance(m, np.ndarray) for m in asked.media)]
-    try:
-        answers = _answers(tried.folder, [_request(tried, name) for name in names])
-    except ERRORS as error:
-        return [*out, broken("P14", "all", "answers", error)]
-    for name, answer in zip(names, answers, strict=True):
-        out += _compared(tried, name, *answer)
+        policy = _policy(tried, tried.folder)
+        answers = ask(str(tried.folder), policy, desk.shelf, list(prompts.values()), GREEDY)
+    except (*ERRORS, EngineError, NumericsError) as error:
+        return [broken(promise, "all", "answers", error) for promise in ("P14", "P18")]
+    out: list[Check] = []
+    for name, answer in zip(prompts, answers, strict=True):
+        if isinstance(answer, Rollout):
+            out.append(_compared(_promise(prompts[name]), tried, name, answer, policy.bundle.forbidden_ids))
+        else:
+            out.append(broken(_promise(prompts[name]), name, "its media", answer))
     return out
 
 
-def _compared(tried: Tried, name: str, prompt: Sequence[int], ids: Sequence[int], theirs: Sequence[float]) -> list[Check]:
-    """The ids of a prompt, and what our forward gives its answer."""
-    ours = tried.prompts[name].ids_P.tolist()
-    first = next((i for i, (a, b) in enumerate(zip(ours, prompt, strict=False)) if a != b), min(len(ours), len(prompt)))
-    note = f"{len(ours)} ids, {len(prompt)} in vLLM; they part at {first}"
-    out = [equal("P14", name, "ids of vLLM's prompt", ours == list(prompt), note)]
+def _promise(prompt: Prompt) -> str:
+    return "P18" if any(handle.kind == "video" for handle in prompt.media) else "P14"
+
+
+def _encoded(tried: Tried, desk: Desk, name: str) -> Prompt | None:
+    """A prompt as training encodes it; None where training leaves such a row out."""
+    try:
+        return desk.prompt(tried.asked[name].messages, tried.asked[name].media)
+    except (RowError, MediaError):
+        return None
+
+
+def _policy(tried: Tried, folder: Path) -> Policy:
+    """The model under test, as a run has it."""
+    bundle = family.given(tried.facts.model_type, str(folder)).bundle(tried.processor, str(folder))
+    positions = PositionSpec(merge_size=1, tokens_per_second=None)
+    return Policy(model=tried.subject.model, bundle=bundle, positions=positions, device=torch.device("cpu"), subject=tried.subject)
+
+
+def _compared(promise: str, tried: Tried, name: str, answer: Rollout, forbidden: tuple[int, ...]) -> Check:
+    """What our forward gives an answer."""
     with torch.no_grad():
-        scored = alone(tried, tried.scored(name, [list(ids)]), list(ids))
-    apart = (scored - torch.tensor(theirs, dtype=scored.dtype)).abs()
-    return [*out, Check("P14", name, f"log-probs of its answer of {len(ids)} tokens", float(apart.max()), 1e-3)]
-
-
-def _request(tried: Tried, name: str) -> Mapping[str, Any]:
-    """A prompt as vLLM takes it: the rendered text, placeholders not expanded, with decoded pictures."""
-    from PIL import Image
-
-    asked = tried.asked[name]
-    text = generic.rendered(tried.processor, asked.messages)
-    ids = tried.processor.tokenizer(text, add_special_tokens=False)["input_ids"]
-    pictures = [Image.fromarray(medium) for medium in asked.media if isinstance(medium, np.ndarray)]
-    return {"prompt_token_ids": [int(i) for i in ids]} | ({"multi_modal_data": {"image": pictures}} if pictures else {})
-
-
-def _answers(folder: Path, requests: Sequence[Mapping[str, Any]]) -> list[tuple[list[int], list[int], list[float]]]:
-    """(ids of the prompt, ids of the greedy answer, their log-probs) of each request, in float32."""
-    from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
-
-    small: dict[str, Any] = {"gpu_memory_utilization": 0.3, "kv_cache_memory_bytes": 1 << 28, "block_size": 32}
-    engine: Any = LLM(
-        model=str(folder),
-        dtype="float32",
-        seed=0,
-        max_model_len=LONGEST,
-        max_num_seqs=8,
-        enforce_eager=True,
-        limit_mm_per_prompt={"image": 4, "video": 0},
-        skip_mm_profiling=True,
-        disable_log_stats=True,
-        **({} if torch.cuda.is_available() else small),
-    )
-    greedy = SamplingParams(temperature=0.0, max_tokens=ANSWER, logprobs=1)
-    out: list[tuple[list[int], list[int], list[float]]] = []
-    for done in engine.generate(list(requests), greedy, use_tqdm=False):
-        one = done.outputs[0]
-        told = [float(place[token].logprob) for token, place in zip(one.token_ids, one.logprobs, strict=True)]
-        out.append((list(done.prompt_token_ids), list(one.token_ids), told))
-    engine.llm_engine.engine_core.shutdown()
-    return out
+        logits = own_logits(tried, tried.scored(name, [list(answer.ids)]), answer.ids)[tried.prompts[name].length - 1 : -1]
+    scored = layouts.logprobs(logits.index_fill(1, torch.tensor(forbidden, dtype=torch.int64), -1e30), answer.ids)
+    apart = (scored - torch.tensor(answer.logprobs, dtype=scored.dtype)).abs()
+    return Check(promise, name, f"log-probs of its answer of {len(answer.ids)} tokens", float(apart.max()), LIMIT)

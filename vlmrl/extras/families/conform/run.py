@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from vlmrl.extras.families.conform import company, engine, exact, headers, input
 from vlmrl.extras.families.conform.check import Check
 from vlmrl.extras.families.conform.float64 import throughout
 from vlmrl.extras.families.conform.subject import Tried
+from vlmrl.extras.families.verdict import installed
 from vlmrl.families.base import REPORT
 
 Promise = Callable[[Tried], list[Check]]
@@ -39,10 +39,10 @@ PROMISES: dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]] = {
 }
 """Number -> (what is promised, checks of the model as it is, checks of the model with all of its arithmetic in float64)."""
 ENGINES: dict[str, dict[str, tuple[str, tuple[Promise, ...], tuple[Promise, ...]]]] = {
-    "vllm": {"P14": (engine.ABOUT, (engine.served,), ())}
+    "vllm": {"P14": (engine.ABOUT, (engine.served,), ()), "P18": (engine.CLIPS, (), ())}
 }
-"""Engine -> the promise that is tried with it alone, where it is asked for."""
-NOT_RUN = {"P14": "needs --engine vllm, in an environment that has it"}
+"""Engine -> the promises that are tried with it alone, where it is asked for. Those of P18 are checked with P14."""
+NOT_RUN = dict.fromkeys(ENGINES["vllm"], "needs --engine vllm, in an environment that has it")
 LAYOUTS = {"repeat": "P6", "fork": "P7", "shared_prefix": "P8"}
 
 
@@ -138,7 +138,7 @@ def conform(tried: Tried, name: str, only: Sequence[str] = (), served: str | Non
     return Report(
         name=name,
         facts=asdict(tried.facts) | {"recurrent": len(tried.subject.recurrent)},
-        versions={name: importlib.metadata.version(name) for name in ("transformers", "torch")},
+        versions={name: installed(name) for name in ("transformers", "torch", *([served] if served else []))},
         float64=tried.exact,
         checks=tuple(checks),
         seconds=seconds,

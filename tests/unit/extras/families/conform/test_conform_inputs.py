@@ -213,7 +213,8 @@ def test_an_engine_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.Monk
     gemma = open_subject(str(tiny_folder("gemma3", tmp_path, monkeypatch)), ("text",))
     report = conform(gemma, "m", ("P14",), "vllm")
     assert report.json()["promises"] == {
-        "P14": {"kept": False, "about": "it agrees", "seconds": report.json()["promises"]["P14"]["seconds"]}
+        "P14": {"kept": False, "about": "it agrees", "seconds": report.json()["promises"]["P14"]["seconds"]},
+        "P18": {"kept": None, "about": "needs --engine vllm, in an environment that has it"},
     }
     assert conform(gemma, "m", ("P13",)).json()["promises"]["P14"]["kept"] is None
 

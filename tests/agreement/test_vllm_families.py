@@ -204,3 +204,16 @@ def test_qwen3_5_with_kernels_of_vllm(tmp_path: Path, monkeypatch: pytest.Monkey
             pair.moved(tower=True)
     finally:
         core.close()
+
+
+def test_more_tokens_than_a_step_reads_are_drawn_by_their_seeds(tmp_path: Path) -> None:
+    """On a CPU: a prompt that vLLM reads in parts ends its engine there ("CPU Generator does not use offset")."""
+    loaded = media_layouts.make(tmp_path, "qwen3_vl")
+    core = vllm_core.core(tmp_path / "model", loaded.policy, in_parts=False, shares=False)
+    prompt, seeds = media_layouts.prompts(loaded)["videos"], tuple(range(60))
+    assert len(seeds) * len(prompt.ids) > core.engine.vllm_config.scheduler_config.max_num_batched_tokens
+    engine = VllmEngine(core, loaded.policy, loaded.store)
+    with engine.ready():
+        (answers,) = engine.generate([Request(prompt=prompt, seeds=seeds, ks=seeds)], SAMPLED)
+    assert len({answer.ids for answer in answers}) > 1
+    core.close()

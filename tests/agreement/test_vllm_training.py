@@ -12,6 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout
 
 from tests.faults.test_resume_families import small
 from tests.support import delta_kernel, given, runs, tiny
+from tests.support.episodes import family_episodes
 from tests.support.reports import written
 from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config
@@ -129,6 +130,20 @@ def test_other_families_train_on_what_vllm_samples(name: str, tmp_path: Path) ->
         assert gaps
         assert max(gaps.values()) < 1e-5
         assert line["work/asked_again"] == 0
+
+
+def test_conversations_of_another_family_train_on_what_vllm_samples(tmp_path: Path) -> None:
+    """Two turns with pictures, P14 and P17 in the report."""
+    model = given.make_model("internvl", tmp_path / "model", head=HEAD)
+    written(model, layouts=("repeat", "shared_prefix"), model_type="internvl", engine="vllm")
+    config = family_episodes("internvl", model, tmp_path / "runs")
+    (stage,) = config["stages"]
+    stage["rollout"] |= {"engine": "vllm", "vllm": {"cache_bytes": 2**28, "max_model_len": 2048, "block_size": 32}}
+    lines = steps(Config.model_validate(config))
+    assert len(lines) == stage["steps"]
+    for line in lines:
+        assert line["grad_norm"] > 0
+        assert max(line["sampling/turn_gap/0"], line["sampling/turn_gap/1"]) < 1e-5
 
 
 def test_control_an_engine_with_older_weights_stops_the_run(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

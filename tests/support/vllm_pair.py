@@ -65,7 +65,7 @@ class Pair:
         for n, answer in enumerate(answers.values()):
             sampled[n, : len(answer.ids)] = torch.tensor(answer.logprobs)
         found = gaps(scored.logp_BT, sampled, [row.prompt for row in batch.rows])
-        return {name.rsplit("/", 1)[-1]: a / b for name, (a, b) in found.items() if "logp_gap" in name}
+        return {name.rsplit("/", 1)[-1]: float(a / b) for name, (a, b) in found.items() if "logp_gap" in name}
 
 
 def apart(a: dict[str, Rollout], b: dict[str, Rollout]) -> dict[str, float]:

@@ -61,6 +61,7 @@ PROGRAMS = {
     "llama-quantize": "a program of llama.cpp",
     "docker": "would build and start images; tests/unit/test_docker.py reads the files",
     "git": "would download a repository",
+    "kubectl": "would ask a cluster",
     "head": "cuts rows that were downloaded",
     "mv": "renames rows that were downloaded",
 }

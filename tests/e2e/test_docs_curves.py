@@ -55,6 +55,8 @@ def _is_text(node: ast.expr) -> bool:
 def shape(node: ast.expr, names: Mapping[str, str]) -> str | None:
     """The text of a constant or an f-string, `<>` for what is filled in (`*` in what a report draws); None for anything else. `names`:
     the module's own constants."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value.replace("*", "<>")
     if isinstance(node, ast.JoinedStr):

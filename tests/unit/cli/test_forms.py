@@ -164,9 +164,11 @@ def test_plan_counts_the_gpus_of_all_machines(recipe: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--launch", "--with", "mpirun"], "--with: expected one of torchrun, accelerate, slurm, got 'mpirun'"),
+        (["--launch", "--with", "mpirun"], "--with: expected one of torchrun, accelerate, slurm, jobset, skypilot, got 'mpirun'"),
         (["--launch", "--gpus", "12"], "--gpus: 12 are not whole machines of 8"),
-        (["--with", "slurm"], "--with, --host and --restarts belong to --launch"),
+        (["--with", "slurm"], "--with, --host, --restarts, --servers and --teachers belong to --launch"),
+        (["--servers", "4x2"], "--with, --host, --restarts, --servers and --teachers belong to --launch"),
+        (["--launch", "--servers", "4x2"], "--servers, --teachers: torchrun starts one program; take --with slurm, jobset, skypilot"),
         (["--launch", "run.sede=1"], "did you mean 'seed'?"),
     ],
 )

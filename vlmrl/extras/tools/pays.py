@@ -28,7 +28,6 @@ def _ungated(config: Config) -> Iterator[str]:
             continue
         if dropped and all(one.name != "right_without_thought" for one in stage.rewards):
             yield (
-                f"stage '{stage.name}' follows thought_dropout and pays nothing for leaving a thought out: in the small worlds where this "
-                "was tried the policy ended with a thought on every question (docs/benchmarks/regimes.md); reward right_without_thought "
-                "pays for it"
+                f"stage '{stage.name}' follows thought_dropout and pays nothing for leaving a thought out: in small worlds most such runs "
+                "ended with a thought on every question (docs/benchmarks/regimes.md); reward right_without_thought pays for it"
             )

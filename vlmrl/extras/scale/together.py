@@ -23,12 +23,13 @@ NAME = "vlmrl"
 """Of the job, of the volume and of the secret with the token."""
 FIRST = 7000
 """Port of a server; several on one machine have the ports that follow."""
-PLACE = "/work"
+PLACE = "/job"
 TOKEN = "vlmrl.token"
 """File in the folder of the job; of a JobSet it lies in SECRET."""
 SECRET = "/etc/vlmrl/token"
 CARDS = {"h100": "H100", "h200": "H200", "a100": "A100-80GB", "l40s": "L40S", "rtx4090": "RTX4090", "a10": "A10"}
 """SkyPilot's names of the GPUs that `vlmrl plan --gpu` knows."""
+_OURS = re.compile(r"\$(HOST|SKYPILOT_JOBGROUP_NAME|\{ROLLOUT\}|\{TEACHER\})")
 IN_VAIN = (ConfigError.exit_code, DataError.exit_code, CheckpointError.exit_code)
 """Exit codes that would come again; a stop by a signal is none, since a pod that is moved gets one."""
 
@@ -129,7 +130,8 @@ def het_job(group: Group) -> str:
                 + (f"take {each} on each" if each else "one cannot be on several machines")
             )
         head.append(_component(one.count // each, each, [f"--gpus-per-task={one.gpus}"]))
-        line = shlex.join(one.words("ADDRESS", TOKEN)).replace("ADDRESS", f'"0.0.0.0:$(({FIRST} + SLURM_LOCALID))"')
+        listen = f"0.0.0.0:$(({FIRST} + SLURM_LOCALID))"
+        line = " ".join(f'"{word}"' if word == listen else shlex.quote(word) for word in one.words(listen, TOKEN))
         body.append(f"srun --het-group={n} --kill-on-bad-exit=0 bash -c {shlex.quote(f'exec {line}')} &")
         waits.append(f'{one.name.upper()}=$(addresses "$SLURM_JOB_NODELIST_HET_GROUP_{n}" {each})')
         told += one.told(f"${{{one.name.upper()}}}", TOKEN)
@@ -161,8 +163,8 @@ def _component(nodes: int, tasks: int, more: Sequence[str]) -> str:
 
 
 def _quoted(words: Iterable[str]) -> str:
-    """A line for bash in which variables are replaced, also within words."""
-    return " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words)
+    """A line for bash in which our variables are replaced, also within words; what the user wrote stays as it is."""
+    return " ".join(f'"{word}"' if _OURS.search(word) else shlex.quote(word) for word in words)
 
 
 def job_set(group: Group) -> str:
@@ -226,11 +228,11 @@ def job_group(group: Group) -> str:
     told = [
         word
         for one in group.servers
-        for word in one.told(",".join(f"{one.name}-{n}.$SKYPILOT_JOBGROUP_NAME:{FIRST}" for n in range(one.count)), TOKEN)
+        for word in one.told(",".join(f"{one.name}-{n}.$SKYPILOT_JOBGROUP_NAME:{FIRST}" for n in range(one.count)), _token("trainer"))
     ]
     train = group.train_words("trainer-0.$SKYPILOT_JOBGROUP_NAME", told)
     tasks = [_task("trainer", group.nodes, group.gpus, train, group.gpu)]
-    tasks += [_task(one.name, one.count, one.gpus, one.words(f"0.0.0.0:{FIRST}", TOKEN), group.gpu) for one in group.servers]
+    tasks += [_task(one.name, one.count, one.gpus, one.words(f"0.0.0.0:{FIRST}", _token(one.name)), group.gpu) for one in group.servers]
     head = {"name": NAME, "execution": "parallel", "primary_tasks": ["trainer"]}
     return yaml.dump_all([head, *tasks], Dumper=_Blocks, sort_keys=False, width=1000, explicit_start=True)
 
@@ -246,13 +248,17 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Blocks.add_representer(str, _text)
 
 
+def _token(task: str) -> str:
+    """The file that a task of SkyPilot writes its token to: not in the folder, which the tasks share."""
+    return f"/tmp/{task}.token"
+
+
 def _task(name: str, nodes: int, gpus: int, words: Sequence[str], gpu: str) -> dict[str, Any]:
-    own = f"{name}.token"  # the tasks share the folder
     lines = [
         f"cd {PLACE}",
         f"export {'='.join(SAVING)}",
-        f'(umask 077 && printf %s "$VLMRL_TOKEN" >/tmp/{own})',
-        f"exec {_quoted(words)}".replace(TOKEN, f"/tmp/{own}"),
+        f'(umask 077 && printf %s "$VLMRL_TOKEN" >{_token(name)})',
+        f"exec {_quoted(words)}",
     ]
     return {
         "name": name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,13 @@ def test_the_heterogeneous_job_of_slurm(tmp_path: Path) -> None:
     assert "--nodes=2\n" in trainers
     assert "--gpus-per-node=8" in trainers
     assert all(one in servers for one in ("#SBATCH --nodes=2\n", "#SBATCH --ntasks-per-node=4\n", "#SBATCH --gpus-per-task=2\n"))
+
+
+def test_what_the_user_wrote_is_no_business_of_the_shell() -> None:
+    group = replace(described(rollouts="4x2"), train=(*VLLM, "a=$X `id`"))
+    for text in (het_job(group), *(task["run"] for task in list(yaml.safe_load_all(job_group(group)))[1:2])):
+        (line,) = [line for line in text.splitlines() if "vlmrl train" in line]
+        assert "'a=$X `id`'" in line
 
 
 def test_servers_of_a_teacher() -> None:

@@ -52,7 +52,8 @@ def make_video(
         stamps, length = [round(t * TICKS) for t in times], Fraction(last).limit_denominator(TICKS)
     options = {"movflags": "+faststart"} if path.suffix in (".mp4", ".mov") else {}
     with av.open(str(path), mode="w", options=options) as container:
-        codec = {"preset": "fast", "crf": "8", "threads": "1", "bf": str(bframes), "g": str(keyframes)}
+        # without its vector code: in a process that used decord that writes other bytes now and then, and not every damage shows in those
+        codec = {"preset": "fast", "crf": "8", "threads": "1", "bf": str(bframes), "g": str(keyframes), "x264-params": "asm=0"}
         stream = cast(Any, container.add_stream("libx264", rate=1 / length, options=codec))
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuv420p"

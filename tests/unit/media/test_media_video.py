@@ -319,7 +319,6 @@ def test_an_mp4_without_its_index_is_truncated(tmp_path: Path) -> None:
 def test_damaged_streams_are_corrupt_and_not_concealed(tmp_path: Path, decoder: Decoder) -> None:
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, (60, 12, 16, 3), dtype=np.uint8).repeat(4, 1).repeat(4, 2)
-    # written once: in a process that used decord libx264 writes other bytes now and then, and not every damage shows in all of them
     path = make_video(tmp_path / "a.mp4", noise, fps=10)
     whole = path.read_bytes()
     for share in (0.4, 0.5, 0.7):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vlmrl.cli.names import method_problems, say
+from vlmrl.cli.names import Overrides, method_problems, say
 
 if TYPE_CHECKING:
     from vlmrl.extras.study.conduct import Conductor
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def study(
     file: Annotated[Path, typer.Argument(help="Study (YAML), or the name of one, for example toy_shell", show_default=False)],
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Its folder; by default runs/ and the study's name", show_default=False)] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time", min=1)] = 1,
     plan: Annotated[bool, typer.Option("--plan", help="Say what it can tell and how many runs are left, and stop.")] = False,
@@ -35,6 +36,8 @@ def study(
 ) -> None:
     """Tell methods from seeds: train the arms of a study over its seeds, and judge. The same command goes on where it stopped.
 
+    Overrides are of all arms, as in `vlmrl train`; a key that followed the seed keeps the value that it is given.
+
     Example: vlmrl study toy_shell --jobs 2
     """
     from vlmrl.extras.study.conduct import Conductor, array_task
@@ -44,12 +47,12 @@ def study(
     path = find_study(file)
     if path != file:
         say(f"study {file}: {path}")
-    asked = read_study(path)
+    asked = read_study(path).given(overrides or [])
     conductor = Conductor(asked, out or Path("runs") / asked.name)
     share = array_task(task, os.environ)
     if plan or list_:
         conductor.fix() if conductor.begun else None
-        _show(conductor, path, out, commands=list_)
+        _show(conductor, [str(path), *(overrides or [])], out, commands=list_)
         return
     conductor.plan.recipes(also=method_problems)
     conductor.check()
@@ -64,7 +67,7 @@ def study(
         raise typer.Exit(FAILED)
 
 
-def _show(conductor: Conductor, path: Path, out: Path | None, *, commands: bool) -> None:
+def _show(conductor: Conductor, words: list[str], out: Path | None, *, commands: bool) -> None:
     """What is left, as lines to read or to copy."""
     from vlmrl.extras.study.runs import units_of
 
@@ -79,7 +82,7 @@ def _show(conductor: Conductor, path: Path, out: Path | None, *, commands: bool)
         typer.echo(shlex.join(["vlmrl", *run.words]))
     if left:
         tasks = len(units_of([run for run in left if run.kind == "arm"]))
-        own = shlex.join(["vlmrl", "study", str(path), *(["--out", str(out)] if out is not None else [])])
+        own = shlex.join(["vlmrl", "study", *words, *(["--out", str(out)] if out is not None else [])])
         typer.echo(f"# or as an array: sbatch --array=0-{tasks - 1} --wrap {shlex.quote(own)}", err=True)
         typer.echo(
             f"# {len(left)} runs; a line may be run wherever {conductor.out} is seen, once the lines that it begins from are done", err=True

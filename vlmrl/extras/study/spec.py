@@ -12,12 +12,13 @@ comparisons: [{arm: median, control: grpo}]
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from vlmrl.config.names import PlainName
+from vlmrl.errors import ConfigError
 from vlmrl.registry import nearest
 
 SEED = "run.seed"
@@ -208,6 +209,35 @@ class Study(Part):
         """Those of the seeds that an arm has."""
         return seeds[: self.arms[arm].seeds]
 
+    def given(self, overrides: Sequence[str]) -> Study:
+        """The study with overrides of all arms from a command line. A key that followed the seed no longer does.
+
+        Raises:
+            ConfigError: one is no override, belongs to the study itself, or an arm or start says something else.
+        """
+        owners = {f"arms.{name}": arm.set for name, arm in self.arms.items()}
+        owners |= {f"starts.{name}": start.set for name, start in self.starts.items()}
+        own = [(where, _key(said)) for where, lines in owners.items() for said in lines]
+        problems: list[str] = []
+        for line in overrides:
+            key = _key(line)
+            if "=" not in line:
+                problems.append(f"'{line}': expected section.key=value")
+            elif key in (SEED, "run.name", "run.root"):
+                problems.append(f"'{line}': {key} is set by the study for each run")
+            problems += [f"'{line}': {where} sets {theirs} itself" for where, theirs in own if _meet(key, theirs)]
+        if problems:
+            raise ConfigError(problems)
+        free = tuple(line for line in overrides if line.startswith(_FREE))
+        keys = {_key(line) for line in overrides}
+        return self.model_copy(
+            update={
+                "set": (*self.set, *(line for line in overrides if line not in free)),
+                "machine": (*self.machine, *free),
+                "pair": tuple(key for key in self.pair if key not in keys),
+            }
+        )
+
     def questions(self) -> tuple[Comparison, ...]:
         """The comparisons with everything filled in that the study says for all of them."""
         out: list[Comparison] = []
@@ -226,6 +256,16 @@ class Study(Part):
             }
             out.append(one.model_copy(update=changes))
         return tuple(out)
+
+
+def _key(line: str) -> str:
+    """The key of an override."""
+    return line.partition("=")[0].strip()
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether two keys are the same, or one is a part of the other."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _as_arm(value: Any, model: type[Part]) -> Any:
@@ -283,7 +323,7 @@ def _setting_problems(study: Study) -> Iterator[str]:
     groups = [("set", study.set), *((f"arms.{name}", arm.set) for name, arm in study.arms.items())]
     for where, lines in (*groups, *((f"starts.{name}", start.set) for name, start in study.starts.items())):
         for line in lines:
-            key = line.partition("=")[0].strip()
+            key = _key(line)
             if "=" not in line:
                 yield f"{where}: '{line}': expected section.key=value"
             elif key in (*study.pair, "run.name", "run.root"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,35 @@ def test_a_bad_override_is_that_of_its_arm(place: Place) -> None:
     study = Study.model_validate(place.asked(arms={"slow": [], "fast": ["stages.rl.optim.lrr=1"]}))
     with pytest.raises(ConfigError, match=r"arms\.fast: .*unknown key 'lrr'; did you mean 'lr'\?"):
         Plan(study, place.folder).recipes()
+
+
+def test_overrides_are_of_all_arms(place: Place) -> None:
+    asked = place.asked(pair=["run.seed", "toy.base_seed"], set=["stages.rl.steps=4"])
+    study = Study.model_validate(asked).given(["toy.base_seed=7", "run.threads=2", "stages.rl.steps=3"])
+    assert study.set == ("stages.rl.steps=4", "toy.base_seed=7", "stages.rl.steps=3")  # the last one counts
+    assert study.pair == ("run.seed",)
+    assert study.machine == ("run.threads=1", "run.threads=2")
+    words = Plan(study, place.folder).run("fast", 2).words
+    assert words.index("toy.base_seed=7") < words.index("run.seed=2")
+    assert "toy.base_seed=2" not in words
+    assert Study.model_validate(asked).given([]) == Study.model_validate(asked)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("stages.rl.steps", "expected section.key=value"),
+        ("run.seed=3", "run.seed is set by the study for each run"),
+        ("stages.rl.optim.lr=1", "arms.fast sets stages.rl.optim.lr itself"),
+        ("stages.rl.optim={lr: 1}", "arms.fast sets stages.rl.optim.lr itself"),
+        ("toy.base_width=4", "starts.warm sets toy.base_width itself"),
+    ],
+)
+def test_an_override_that_an_arm_would_undo_is_refused(place: Place, line: str, said: str) -> None:
+    arms = {"slow": {"start": "warm"}, "fast": ["stages.rl.optim.lr=1e-5"]}
+    study = Study.model_validate(place.asked(arms=arms, starts={"warm": {"set": ["toy.base_width=8"]}}))
+    with pytest.raises(ConfigError, match=f"'{re.escape(line)}': {said}"):
+        study.given([line])
 
 
 def test_a_recipe_beside_the_file(place: Place, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:

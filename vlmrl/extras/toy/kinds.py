@@ -1,6 +1,6 @@
 """The kinds of toy worlds: three of videos, and several of pictures. Picks by `toy.world.kind`, and builds those of pictures.
 
-A world of pictures is built and kept exactly as that of videos (`toy.world`): PNG files next to JSONL rows, in a folder that is
+A world of pictures is built and kept exactly as that of videos (`toy.world`): files next to JSONL rows, in a folder that is
 renamed into place when complete.
 """
 
@@ -18,7 +18,7 @@ from vlmrl import fs
 from vlmrl.data.encode import ANSWER_FORMATS, instruction
 from vlmrl.errors import ConfigError
 from vlmrl.extras.toy import click, gui, multitask, shell, spatial, tasks, think, world
-from vlmrl.extras.toy.picture import Item, png
+from vlmrl.extras.toy.picture import Item
 from vlmrl.extras.toy.tasks import SPLITS, Split
 from vlmrl.registry import Catalogue
 
@@ -128,16 +128,16 @@ def _build(
 ) -> dict[str, Any]:
     marker: dict[str, Any] = {"format": FORMAT, "rows": {}, "images": {}}
     done, total = 0, sum(counts.values())
-    for split, count in counts.items():
+    for split, indices in counts.items():
         (folder / "images" / split).mkdir(parents=True)
         lines: list[str] = []
-        size = 0
-        for index in range(count):
+        count = size = 0
+        for index in range(indices):
             for item in kind.items(seed, split, index):
-                data = png(item.pixels)
-                # Not synced one by one; `world.install` finds files that a crash emptied.
-                (folder / item.row["image"]).write_bytes(data)
-                size += len(data)
+                for name, data in item.files().items():
+                    # Not synced one by one; `world.install` finds files that a crash emptied.
+                    (folder / name).write_bytes(data)
+                    count, size = count + 1, size + len(data)
                 lines.append(json.dumps(item.row) + "\n")
             done += 1
             if progress is not None:
@@ -145,5 +145,5 @@ def _build(
         text = "".join(lines).encode()
         fs.write_bytes(folder / f"{split}.jsonl", text)
         marker["rows"][split] = hashlib.sha256(text).hexdigest()
-        marker["images"][split] = {"count": len(lines), "bytes": size}
+        marker["images"][split] = {"count": count, "bytes": size}
     return marker

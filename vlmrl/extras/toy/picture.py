@@ -8,7 +8,7 @@ most recipes have it, 56 x 56: four visual tokens, one per quarter.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,20 @@ class Item:
     row: dict[str, Any]
     pixels: np.ndarray
     """uint8 RGB [SIDE, SIDE, 3]."""
+
+    def files(self) -> Mapping[str, bytes]:
+        """Path in the world -> file, of all that the row shows."""
+        return {self.row["image"]: png(self.pixels)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Several(Item):
+    """One data row with several pictures, of which `pixels` is the first, or with a video."""
+
+    named: Mapping[str, bytes]
+
+    def files(self) -> Mapping[str, bytes]:
+        return self.named
 
 
 def norm1000(box: Sequence[int]) -> list[int]:

@@ -27,8 +27,6 @@ from vlmrl.rng import generator
 FORMAT = 4
 """Raise it when scenes, rows or pictures change, so that kept worlds are built anew."""
 MARKER = "world.json"
-SUFFIX = {"videos": ".mp4", "images": ".png"}
-"""Folder of the media in a world -> how their names end."""
 CRF = "23"
 NOISE = 6
 """Greatest pixel noise, in levels of 0 to 255."""
@@ -159,13 +157,18 @@ def render(scene: Scene, seed: int) -> Iterator[np.ndarray]:
         yield np.clip(frame, 0, 255).astype(np.uint8)
 
 
-def encode_mp4(frames: Iterator[np.ndarray], rate: int, size: tuple[int, int]) -> bytes:
-    """H.264 in MP4, yuv420p, one thread. Frame i is shown at i / rate seconds."""
+def encode_mp4(frames: Iterator[np.ndarray], rate: int, size: tuple[int, int], *, apart: int | None = None) -> bytes:
+    """H.264 in MP4, yuv420p, one thread. Frame i is shown at i / rate seconds.
+
+    Args:
+        apart: every so many frames begin anew, at one quality, so that what they show depends on no other such part of the video.
+    """
     import av  # heavy, and used here only
 
     buffer = io.BytesIO()
     with av.open(buffer, mode="w", format="mp4") as container:
-        options = {"preset": "ultrafast", "crf": CRF, "threads": "1"}
+        quality = {"crf": CRF} if apart is None else {"qp": CRF, "g": str(apart), "keyint_min": str(apart), "flags": "+cgop"}
+        options = {"preset": "ultrafast", "threads": "1", **quality}
         stream = cast(Any, container.add_stream("libx264", rate=rate, options=options))
         stream.width, stream.height = size
         stream.pix_fmt = "yuv420p"
@@ -258,7 +261,7 @@ def _is_complete(folder: Path, marker: dict[str, Any], media: str, splits: Seque
         rows = folder / f"{split}.jsonl"
         if split not in marker["rows"] or not rows.is_file() or hashlib.sha256(rows.read_bytes()).hexdigest() != marker["rows"][split]:
             return False
-        sizes = [file.stat().st_size for file in (folder / media / split).glob(f"*{SUFFIX[media]}")]
+        sizes = [file.stat().st_size for file in (folder / media / split).glob("*")]
         if {"count": len(sizes), "bytes": sum(sizes)} != marker[media][split]:
             return False
     return True

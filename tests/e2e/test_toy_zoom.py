@@ -1,4 +1,4 @@
-"""The recipe toy_zoom from its world to its evaluation, cut down to seconds; a killed run of rows with tools ends with the same bits."""
+"""The recipes toy_zoom and toy_clip from world to evaluation, cut down to seconds; a killed run with tools ends with the same bits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from vlmrl.extras.agents.stripes import make_stripes, paint_stripes
 from vlmrl.extras.toy.picture import png
 from vlmrl.run.tracking import read_metrics
 
-RECIPE = Path(__file__).parents[2] / "configs" / "recipes" / "toy_zoom.yaml"
+RECIPES = Path(__file__).parents[2] / "configs" / "recipes"
 
 
 @pytest.mark.slow
-def test_toy_zoom_runs_from_its_world_to_its_evaluation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["toy_zoom", "toy_clip"])
+def test_a_recipe_with_a_tool_runs_from_its_world_to_its_evaluation(name: str, tmp_path: Path) -> None:
     short = {
         "run.root": str(tmp_path / "runs"),
         "toy.cache": str(tmp_path / "cache"),
@@ -38,7 +39,7 @@ def test_toy_zoom_runs_from_its_world_to_its_evaluation(tmp_path: Path) -> None:
         "eval.limit": 2,
         "eval.max_new_tokens": 8,
     }
-    run = vlmrl.train(RECIPE, [*(f"{key}={value}" for key, value in short.items()), "run.trackers=[]"], quiet=True)
+    run = vlmrl.train(RECIPES / f"{name}.yaml", [*(f"{key}={value}" for key, value in short.items()), "run.trackers=[]"], quiet=True)
     assert (run / "final" / "config.json").is_file()
     (line,) = [line for line in read_metrics(run / "metrics.jsonl") if "environment/attempts" in line]
     assert (line["environment/attempts"], line["environment/faults"]) == (4.0, 0.0)

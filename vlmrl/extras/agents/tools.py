@@ -224,6 +224,16 @@ def frames(media: Sequence[Medium], arguments: Mapping[str, Any], limits: Limits
     return Looked(text=f"Frames{of} at {times_text(shown.times)}.", screens=tuple(png(frame) for frame in shown.frames))
 
 
+def introduced(seconds: float, times: np.ndarray) -> str:
+    """What is told of a video with the frames that it is shown by at first."""
+    return f"A video of {seconds:.1f} seconds, shown at {times_text(times)}."
+
+
+def overview_times(seconds: float, count: int) -> tuple[float, ...]:
+    """When these frames are asked for: evenly from the start of a video."""
+    return tuple(seconds * n / count for n in range(count))
+
+
 def even_times(start: float, end: float, count: int) -> tuple[float, ...]:
     """So many times from start to end, both included; the middle for one alone."""
     if count == 1:

@@ -34,6 +34,7 @@ OF_KIND = {
     "click": "toy_click.yaml",
     "zoom": "toy_zoom.yaml",
     "stripes": "toy_crop.yaml",
+    "clip": "toy_clip.yaml",
 }
 
 
@@ -103,9 +104,11 @@ def test_files_are_whole_and_the_same_again(kind: str, tmp_path: Path) -> None:
         made = [item for i in range(getattr(section, split)) for item in PICTURES[kind].items(section.seed, split, i)]
         assert [sample.id for sample in samples] == [item.row["id"] for item in made]
         for sample, item in zip(samples, made, strict=True):
-            assert np.array_equal(decode_image((tmp_path / "a" / sample.media[0].path).read_bytes()), item.pixels)
-            used.append(sample.media[0].path)
-    assert sorted(used) == sorted(str(f.relative_to(tmp_path / "a")) for f in (tmp_path / "a").rglob("*.png"))
+            files = [(tmp_path / "a" / ref.path).read_bytes() for ref in sample.media]
+            assert files == list(item.files().values())
+            assert sample.media[0].kind == "video" or np.array_equal(decode_image(files[0]), item.pixels)
+            used += [ref.path for ref in sample.media]
+    assert sorted(used) == sorted(str(f.relative_to(tmp_path / "a")) for f in (tmp_path / "a" / "images").rglob("*.*"))
     assert len(set(used)) == len(used)
 
 
@@ -162,5 +165,5 @@ def test_recipes_pass_the_audit_of_their_data(kind: str, tmp_path: Path) -> None
     assert report.problems == []
     assert all(source.good == source.rows > 0 for source in report.sources)
     for source in report.sources:
-        # four or sixteen visual tokens, a question and an instruction, and how to call a tool where there is one
-        assert 30 < source.longest_prompt < (170 if kind == "zoom" else 130)
+        # visual tokens, a question and an instruction, and how to call a tool where there is one
+        assert 30 < source.longest_prompt < {"zoom": 170, "clip": 300}.get(kind, 130)

@@ -27,7 +27,7 @@ from vlmrl.extras.agents.calls import Call, Unusable, read_turn
 from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
 from vlmrl.extras.agents.rows import FORMAT, PLACE, ROW, sample_of
 from vlmrl.extras.agents.stripes import BOXES, make_stripes, paint_stripes
-from vlmrl.extras.agents.tools import TOOLS, Limits, Medium, Originals, asked, look, read_medium, times_text
+from vlmrl.extras.agents.tools import TOOLS, Limits, Medium, Originals, asked, introduced, look, overview_times, read_medium
 from vlmrl.extras.toy.picture import png
 from vlmrl.media.resize import resize, smart_resize
 from vlmrl.protocols import environment
@@ -143,14 +143,14 @@ class ImageTools:
         if medium.kind == "image":
             return "", [medium.data]
         assert medium.seconds is not None
-        times = tuple(medium.seconds * n / self.overview for n in range(self.overview))
+        times = overview_times(medium.seconds, self.overview)
         shown = self.originals.span(medium.digest, medium.data, times, bundled=medium.bundled)
         frames = shown.frames
         if self.overview_pixels is not None:
             height, width = smart_resize(*frames.shape[1:3], factor=2, min_pixels=1, max_pixels=self.overview_pixels)
             if height * width < frames.shape[1] * frames.shape[2]:
                 frames = resize(frames, height, width)
-        return f"A video of {medium.seconds:.1f} seconds, shown at {times_text(shown.times)}.", [png(frame) for frame in frames]
+        return introduced(medium.seconds, shown.times), [png(frame) for frame in frames]
 
     def _observe(self, text: str, screens: tuple[bytes, ...]) -> Observation:
         return Observation(text=f"{text} {self._asked()}" if self.repeat else text, screens=screens, state=self._state())

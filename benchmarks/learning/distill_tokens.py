@@ -4,7 +4,8 @@
     python -m benchmarks.learning.distill_tokens runs/distill_grounding
     python -m benchmarks.learning.distill_tokens runs/distill_grounding --draw      the picture, which needs matplotlib
 
-Reads the evaluations of seeds whose arms are all done. Writes docs/benchmarks/STUDY.json, and with --draw docs/images/STUDY.png from it.
+Reads the evaluations of seeds whose arms are all done. Writes docs/benchmarks/FOLDER.json, and with --draw docs/images/FOLDER.png from it.
+A study that was asked with overrides lies in a folder of another name, which names its files.
 """
 
 from __future__ import annotations
@@ -135,12 +136,13 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.25, help="share of the visual tokens that the policy has")
     parser.add_argument("--write", type=Path, default=ROOT / "docs", help="folder of the documentation")
     args = parser.parse_args()
-    name = args.study.name
-    if name not in AXES:
+    plan = args.study / "plan.json"
+    study = json.loads(plan.read_text(encoding="utf-8"))["study"]["name"] if plan.is_file() else args.study.name
+    if study not in AXES:
         raise BenchmarkError(f"{args.study}: no folder of {' or '.join(AXES)}")
-    file = args.write / "benchmarks" / f"{name}.json"
+    file = args.write / "benchmarks" / f"{args.study.name}.json"
     if args.draw:
-        draw(name, json.loads(file.read_text(encoding="utf-8")), args.write / "images" / f"{name}.png", args.share)
+        draw(study, json.loads(file.read_text(encoding="utf-8")), args.write / "images" / f"{args.study.name}.png", args.share)
         return
     from vlmrl import fs
 

@@ -1,11 +1,12 @@
 """`vlmrl eval --engine vllm` against the reference engine: equal greedy answers, records that differ in the engine's name alone.
 
-Needs vLLM (its CPU build is enough) in the environment of the tests.
+Needs vLLM (its CPU build is enough) in the environment of the tests. Qwen3.5 has the recurrence of `tests.support.delta_kernel`.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,15 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout.md")
 
-from tests.support import tiny
+from tests.support import delta_kernel, given, tiny
+from tests.support.reports import written
+from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.models import LocalModel
 from vlmrl.evals.ask.run import Changes, evaluate_model
 from vlmrl.evals.ask.suite import Suite, load_suite
 from vlmrl.evals.score.compare import compare_folders
 from vlmrl.evals.score.paired import Incomparable
+from vlmrl.extras.families.conform.engine import HEAD
 from vlmrl.extras.toy.multitask import items
 from vlmrl.extras.toy.picture import png
 from vlmrl.extras.vllm.evaluation import VllmModel
@@ -55,10 +59,12 @@ class Both:
         return {task: [json.loads(line) for line in (self.folder / out / f"{task}.jsonl").read_text().splitlines()] for task in TASKS}
 
 
-@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
+@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl", "qwen3_5", "internvl"])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
-    folder = tmp_path_factory.mktemp(request.param)
-    model, world = tiny.make_files(folder, sft=2, train=2, test=3, family=request.param)
+    folder, name = tmp_path_factory.mktemp(request.param), request.param
+    model, world = tiny.make_files(folder, sft=2, train=2, test=3, family="qwen2_5_vl" if name == "internvl" else name)
+    if name == "internvl":
+        model = written(given.make_model(name, folder / name, head=HEAD), engine="vllm")
     (world / "images" / "test").mkdir(parents=True)
     rows: list[str] = []
     for item in [one for index in range(3) for one in items(0, "test", index)]:
@@ -68,8 +74,11 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     (folder / "both.yaml").write_text(SUITE)
     suite = load_suite(folder / "both.yaml")
     theirs = VllmModel.load(model, device="cpu", tasks=suite.tasks)
-    yield Both(folder, world, suite, LocalModel.load(model, device="cpu"), theirs)
-    theirs.close()
+    with pytest.MonkeyPatch.context() as patched:
+        if name == "qwen3_5":
+            delta_kernel.install(patched)
+        yield Both(folder, world, suite, LocalModel.load(model, device="cpu"), theirs)
+        theirs.close()
 
 
 def test_greedy_answers_are_those_of_the_reference_engine(both: Both) -> None:
@@ -106,3 +115,14 @@ def test_sampled_answers_come_back_with_the_same_seed(both: Both) -> None:
     texts = [[record["text"] for task in TASKS for record in of[task]] for of in (first, again, other)]
     assert texts[0] == texts[1] != texts[2]
     assert len(texts[0]) == 8
+
+
+def test_clips_are_refused_where_the_report_does_not_keep_them(both: Both) -> None:
+    if both.hf.bundle.writer is None:
+        pytest.skip("pixels go to vLLM as bytes, with no report")
+    folder = shutil.copytree(both.vllm.folder, both.folder / "pictures_only")
+    written(folder, red=("P18",), engine="vllm")
+    theirs = VllmModel.load(folder, device="cpu", tasks=both.suite.tasks)
+    with pytest.raises(ConfigError, match=r"'vllm' is not proven with videos of this model; take hf; .*does not keep P18"):
+        evaluate_model(theirs, both.suite, both.folder / "refused", data_root=both.world)
+    theirs.close()

@@ -14,11 +14,23 @@ import torch
 
 from vlmrl.errors import ConfigError
 from vlmrl.extras.vllm.inputs import Version, mm_input_of, place
+from vlmrl.families.report import report_of
+from vlmrl.policy.model import ProcessorBundle
 from vlmrl.policy.vision import Pixels
 from vlmrl.types import MediaHandle, MediaKind, Prompt
 
 _ERRORS = (ValueError, RuntimeError, TypeError, KeyError, IndexError, AttributeError, AssertionError)
 """What vLLM's processors raise where they do not take what ours made."""
+
+
+def lacks(bundle: ProcessorBundle, path: str, promise: str) -> str:
+    """Why vLLM is not proven with a model that is run through its own processor; nothing where it is, and for any other model."""
+    if bundle.writer is None:
+        return ""
+    report = report_of(path)
+    if report is None:
+        return f"no report lies beside it: `vlmrl check` of a folder with the model with --engine vllm tries promise {promise}"
+    return report.lacks(promise)
 
 
 class ArguedInputs:

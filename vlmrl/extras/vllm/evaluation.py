@@ -16,7 +16,8 @@ from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.engines import EvalEngine, Generation, LocalEngine
 from vlmrl.evals.ask.models import fingerprint_of, model_folder
 from vlmrl.evals.ask.tasks import Task
-from vlmrl.extras.vllm.engine import Core, CoreOptions, VllmEngine, platform
+from vlmrl.extras.vllm.argued import lacks
+from vlmrl.extras.vllm.engine import Core, CoreOptions, VllmEngine, keeps_states, platform
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_policy, load_processor, pick_device, saved_rule
 from vlmrl.policy.model import Policy, ProcessorBundle
@@ -58,10 +59,9 @@ class VllmModel:
         folder = model_folder(checkpoint)
         _require_runs(folder, device)
         bundle = load_processor(str(folder))
-        if not bundle.family.own_code:
-            raise ConfigError(
-                f"--engine vllm: not proven with a '{bundle.family.name}' model of model.family '{bundle.family.choice}'; take hf"
-            )
+        if why := lacks(bundle, str(folder), "P14"):
+            who = f"a '{bundle.family.name}' model under model.family '{bundle.family.choice}'"
+            raise ConfigError(f"--engine vllm: not proven with {who}; take hf: the policy itself answers; {why}")
         policy = load_policy(str(folder), bundle, device="cpu", dtype=dtype)
         return VllmModel(
             name=checkpoint.absolute().name,
@@ -86,7 +86,7 @@ class VllmModel:
             self.close()
         if self._core is None or self._engine is None:
             self._core = Core(self._options(self._most(max(room, self.room))))
-            self._engine = VllmEngine(self._core, self.policy, store)
+            self._engine = VllmEngine(self._core, self.policy, store, clips=lacks(self.bundle, str(self.folder), "P18"))
         if self._engine.pixels is not store:
             self._engine.look_at(store)
         return self._engine
@@ -108,6 +108,8 @@ class VllmModel:
             cache_bytes=max(CPU_CACHE_BYTES, 2 * most * _token_bytes(self.policy)) if on_cpu else None,
             eager=on_cpu,
             in_parts=not on_cpu,
+            shares=not on_cpu or not keeps_states(self.policy.model.config),
+            raw_pixels=self.bundle.writer is None,
         )
 
     def close(self) -> None:

@@ -72,6 +72,7 @@ def serve(
         rollout,
         path=path,
         model=empty_model(config_of(path, bundle, cfg.model.revision), "sdpa"),
+        bundle=bundle,
         cpu=cpu,
     )
     options = replace(options, max_model_len=max(options.max_model_len, needed))

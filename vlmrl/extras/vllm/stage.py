@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from vlmrl.config.schema import Config, RolloutSection
 from vlmrl.config.stages import VllmSection
 from vlmrl.errors import ConfigError
+from vlmrl.extras.vllm.argued import lacks
 from vlmrl.extras.vllm.client import RemoteVllmEngine
 from vlmrl.extras.vllm.engine import Core, CoreOptions, VllmEngine, asked_once, keeps_states
 from vlmrl.extras.vllm.fleet import Fleet, Needed, connect
 from vlmrl.extras.vllm.secret import read_token
-from vlmrl.families.report import report_of
+from vlmrl.policy.model import ProcessorBundle
 from vlmrl.protocols import RolloutEngine
 from vlmrl.run.engines import EngineKind
 from vlmrl.run.session import Session
@@ -43,19 +44,15 @@ def _colocated(session: Session, rollout: RolloutSection, cfg: VllmSection) -> R
             "(vlmrl serve --rollouts) and name them in rollout.vllm.servers"
         )
     policy = session.policy
-    options = core_options(session.cfg, rollout, path=session.places.model, model=policy.model, cpu=policy.device.type == "cpu")
-    clips = ""
-    if policy.bundle.writer is not None:
-        options = replace(options, raw_pixels=False)
-        report = report_of(session.places.model)
-        clips = "no report lies beside it" if report is None else report.lacks("P18")
+    bundle, path = policy.bundle, session.places.model
+    options = core_options(session.cfg, rollout, path=path, model=policy.model, bundle=bundle, cpu=policy.device.type == "cpu")
     core = session.rollout_engines.get("vllm")
     if core is None or core.options != options:
         if core is not None:
             core.close()
         with session.clock.phase("load"):
             core = session.rollout_engines["vllm"] = Core(options)
-    return VllmEngine(core, policy, session.store, probe_every=cfg.sync_probe_every, clips=clips)
+    return VllmEngine(core, policy, session.store, probe_every=cfg.sync_probe_every, clips=lacks(bundle, path, "P18"))
 
 
 def _served(session: Session, rollout: RolloutSection, cfg: VllmSection) -> RolloutEngine:
@@ -88,7 +85,7 @@ def room(cfg: Config, rollout: RolloutSection) -> int:
     return section.max_model_len or cfg.data.max_prompt_tokens + rollout.max_new_tokens
 
 
-def core_options(cfg: Config, rollout: RolloutSection, *, path: str, model: Any, cpu: bool) -> CoreOptions:
+def core_options(cfg: Config, rollout: RolloutSection, *, path: str, model: Any, bundle: ProcessorBundle, cpu: bool) -> CoreOptions:
     """How a stage's vLLM is started. `model`: of transformers, with or without weights."""
     section = rollout.vllm or VllmSection()
     return CoreOptions(
@@ -105,6 +102,7 @@ def core_options(cfg: Config, rollout: RolloutSection, *, path: str, model: Any,
         tensor_parallel=section.tensor_parallel,
         in_parts=not cpu,
         shares=not cpu or not keeps_states(model.config),
+        raw_pixels=bundle.writer is None,
     )
 
 

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.given import make_model
+from tests.support.reports import written
 from tests.unit.cli.test_cli_eval import SUITE, invoke
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.run import Changes, evaluate_model
@@ -45,7 +47,8 @@ class Started:
 class Reference:
     """The reference engine under the name of vLLM's."""
 
-    def __init__(self, core: Started, policy: Any, pixels: Any):
+    def __init__(self, core: Started, policy: Any, pixels: Any, *, clips: str):
+        assert not clips
         self.core, self.policy = core, policy
         self.within = 0
         self.look_at(pixels)
@@ -148,6 +151,21 @@ def test_a_model_of_the_other_position_rule_is_refused_before_its_weights_are_re
     with pytest.raises(ConfigError, match=r"grid: .*model.positions: grid.*'max' only.*evaluate it with --engine hf"):
         invoke("eval", tmp_path / "grid", "--suite", suite, "--data-root", world, "--device", "cpu", "--engine", "vllm")
     assert not stand_in
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, r"conform.json does not say whether it keeps P14: run `vlmrl check .* --engine vllm` again"),
+        ({"engine": "vllm", "red": ("P14",)}, r"conform.json says that it does not keep P14 \(vLLM takes our weights and pictures"),
+    ],
+)
+def test_a_family_that_is_run_through_its_own_processor_needs_its_report(given, said, tmp_path, stand_in, monkeypatch):
+    folder = written(make_model("internvl", tmp_path / "given"), **given)
+    monkeypatch.setattr(vllm_model, "load_policy", lambda *a, **k: pytest.fail("weights were read"))
+    who = "--engine vllm: not proven with a 'internvl' model under model.family 'generic'; take hf: the policy itself answers; "
+    with pytest.raises(ConfigError, match=who + ".*" + said):
+        VllmModel.load(folder, device="cpu")
 
 
 def test_without_vllm_it_is_said_what_to_do(tiny_files, monkeypatch):

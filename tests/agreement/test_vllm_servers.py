@@ -18,17 +18,22 @@ import yaml
 
 pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout.md")
 
-from tests.support import media_layouts, runs, served, tiny
+from tests.support import given, media_layouts, runs, served, tiny, vllm_core
+from tests.support.reports import written
 from tests.support.vllm_pair import EQUAL, GREEDY, Pair
+from tests.support.vllm_pair import apart as pair_apart
 from vlmrl.config.load import loaded as loaded_config
 from vlmrl.config.schema import Config
-from vlmrl.errors import EngineError, RemoteError
+from vlmrl.errors import ConfigError, EngineError, RemoteError
+from vlmrl.extras.families.conform.engine import HEAD
 from vlmrl.extras.toy import model as toy_model
 from vlmrl.extras.vllm import fleet as fleet_module
 from vlmrl.extras.vllm.client import RemoteVllmEngine
+from vlmrl.extras.vllm.engine import VllmEngine
 from vlmrl.extras.vllm.fleet import Fleet, Needed, connect
 from vlmrl.extras.vllm.remote import Remote
 from vlmrl.extras.vllm.secret import read_token
+from vlmrl.extras.vllm.wire import tensors_message
 from vlmrl.policy.load import load_policy
 from vlmrl.policy.vision import VisionCache
 from vlmrl.rollout.engine_hf import HFEngine
@@ -382,3 +387,88 @@ def test_qwen3_5_answers_from_a_server(tmp_path: Path, monkeypatch: pytest.Monke
                     parameter.mul_(1.05)
             pair.moved(tower=True)
         engine.close()
+
+
+NUMERALS = "def num2words(number, **_):\n    return str(number)\n"
+"""In place of a package that SmolVLM's processor wants, as `tests.support.numerals`."""
+
+
+@pytest.mark.parametrize("name", ["internvl", "smolvlm"])
+def test_other_families_answer_from_a_server_as_in_process(name: str, tmp_path: Path) -> None:
+    """Through their own processor: what it makes goes there once, and again to a server that has begun anew. SmolVLM has no clips (P18)."""
+    clips = name == "internvl"
+    world = given.make_rows(tmp_path / "world", video=True, train=3)
+    model = written(given.make_model(name, tmp_path / "model", head=HEAD), red=() if clips else ("P18",), model_type=name, engine="vllm")
+    loaded = given.load_given(model, world)
+    prompts = given.layouts(loaded, video=clips)
+    raw, path = recipe(tmp_path), tmp_path / "recipe.yaml"
+    raw["model"]["family"] = "generic"
+    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    (tmp_path / "num2words.py").write_text(NUMERALS)
+    environment = {**served.ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    policy, core = loaded.policy, vllm_core.core(model, loaded.policy)
+    pair = Pair(name, tmp_path, loaded, core, VllmEngine(core, policy, loaded.store), prompts)
+    needed = Needed(architecture=type(policy.model).__name__, dtype="float32", length=ROOM, processor=loaded.bundle.fingerprint)
+    sent: list[str] = []
+
+    def started(server: served.Served, **changes: Any) -> RemoteVllmEngine:
+        remotes = connect((server.address,), token=read_token(server.token, "token"))
+        return RemoteVllmEngine(Fleet(remotes, dataclasses.replace(needed, **changes), patience=30.0), policy, loaded.store)
+
+    def compared(engine: RemoteVllmEngine) -> dict[str, Rollout]:
+        assert engine.sync() is not None
+        theirs = dict(zip(prompts, [group[0] for group in engine.generate(pair.requests, GREEDY)], strict=True))
+        here, ours = pair.vllm(), pair.hf()
+        for which in prompts:
+            assert theirs[which].ids == here[which].ids == ours[which].ids, which
+        found = [max(pair_apart(theirs, other).values()) for other in (here, ours)] + [max(pair.gaps(theirs).values())]
+        print(f"{name}: {found} from vLLM in process, from hf, mean gap")
+        assert max(found) < EQUAL
+        return theirs
+
+    def counted(engine: RemoteVllmEngine) -> RemoteVllmEngine:
+        patches = engine.patches
+        engine.patches = lambda prompt, keys: (sent.extend(keys), patches(prompt, keys))[1]
+        return engine
+
+    media = {handle.key for prompt in prompts.values() for handle in prompt.media}
+    with served.serving(path, environment) as server:
+        engine = counted(started(server))
+        last = compared(engine)
+        assert sorted(set(sent)) == sorted(media)
+        sent.clear()
+        for _ in range(2):
+            with torch.no_grad():
+                for parameter in policy.model.parameters():
+                    parameter.add_(0.05 * parameter.std().nan_to_num() * torch.randn_like(parameter))
+            pair.moved(tower=True)
+            found = compared(engine)
+            assert min(pair_apart(found, last).values()) > FELT
+            last = found
+        pair.moved(tower=False)
+        compared(engine)
+        assert sent == [], "a medium is sent once"
+
+        another = [sample for sample in loaded.samples if sample.media[0].kind == "image"][2]
+        cut = started(server)
+        cut.patches = lambda prompt, keys: {key: tensors_message({"pixel_values": torch.zeros(1, 3, 8, 8)}) for key in keys}
+        refused = [
+            (cut, loaded.encoder.encode(another, "answer_only"), r"refused.*'pixel_\w+' of a medium of .* and the processor of this")
+        ]
+        if not clips:
+            video = given.layouts(loaded, video=True)["video"]
+            refused.append((started(server), video, r"refused.*not proven with videos of this model; take hf; .*does not keep P18"))
+        for asker, prompt, message in refused:
+            asker.sync()
+            with pytest.raises(EngineError, match=message):
+                asker.generate([Request(prompt=prompt, seeds=(5,), ks=(0,))], GREEDY)
+            asker.close()
+        with pytest.raises(ConfigError, match=r"runs processor .*, and the run trains 'another'; start it with the recipe of the run"):
+            started(server, processor="another").sync()
+        address = server.address
+    with served.serving(path, environment, listen=address):
+        pair.moved(tower=True)
+        compared(engine)
+        assert set(sent) == media, "what it lost is sent again"
+        engine.close()
+    core.close()

@@ -16,8 +16,8 @@ class Report(Protocol):
         """List the layouts that are exact for the model, with the version of transformers that is installed."""
         ...
 
-    def lacks(self, promise: str) -> str:
-        """Say why a promise does not hold of the model with the versions that are installed; nothing where it holds."""
+    def lacks(self, promise: str, *, here: bool = True) -> str:
+        """Say why a promise does not hold of the model, with `here` by the versions that are installed; nothing where it holds."""
         ...
 
     def check(self) -> None:

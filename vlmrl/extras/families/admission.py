@@ -28,28 +28,32 @@ def unproven(
     *,
     name: str,
     choice: str,
-    lacking: Callable[[str], str],
+    lacking: Callable[..., str],
     unrouted: Callable[[], str] = lambda: "it has no routers",
     taken: Collection[str] = (),
 ) -> list[str]:
-    """What the recipe asks for and this family is not proven with, each with what to do. `lacking`: promise -> why it is not kept; nothing
-    where it is. `unrouted`: why its choices of experts cannot be replayed; nothing where they can. `taken`: options that it was tried
-    with."""
+    """What the recipe asks for and this family is not proven with, each with what to do.
+
+    Args:
+        lacking: promise -> why it is not kept; nothing where it is. With `here=False` whatever versions are installed here.
+        unrouted: why its choices of experts cannot be replayed; nothing where they can.
+        taken: options that it was tried with.
+    """
     who = f"a '{name}' model under model.family '{choice}'"
     asked = [one for one in (*_asked(cfg, lacking), *_replays(cfg, unrouted)) if not one[0].endswith(tuple(taken))]
     return [f"{option}: {value!r} is not proven with {who}; {remedy}" for option, value, remedy in asked]
 
 
-def reported(path: str, promise: str) -> str:
-    """What the report beside a model lacks for what needs a promise; nothing where the promise is kept."""
+def reported(path: str, promise: str, *, here: bool = True) -> str:
+    """What the report beside a model lacks for what needs a promise; nothing where the promise is kept. `here`: of `Report.lacks`."""
     report = report_of(path)
     if report is None:
         how = " with --engine vllm" if promise == VLLM else ""
         return f"no report lies beside it: `vlmrl check` of a folder with the model{how} tries promise {promise}"
-    return report.lacks(promise)
+    return report.lacks(promise, here=here)
 
 
-def _asked(cfg: Config, lacking: Callable[[str], str]) -> Iterator[tuple[str, object, str]]:
+def _asked(cfg: Config, lacking: Callable[..., str]) -> Iterator[tuple[str, object, str]]:
     """(option, its value, what to do) of what needs code of a family's own, or a promise that is not kept."""
     m, whole = cfg.model, type(cfg.model).model_fields
     for name in ("attention", "prefix_backend", "kernels"):
@@ -74,11 +78,9 @@ def _asked(cfg: Config, lacking: Callable[[str], str]) -> Iterator[tuple[str, ob
         yield "train.sequence", cfg.train.sequence, "take 1"
     for place, stage in enumerate(cfg.stages):
         if isinstance(stage, RolloutStage) and stage.rollout.engine != REFERENCE:
-            if lacks := lacking(VLLM):
+            served = stage.rollout.vllm is not None and bool(stage.rollout.vllm.servers)  # which look at their own versions
+            if lacks := lacking(VLLM, here=not served):
                 yield f"stages[{place}].rollout.engine", stage.rollout.engine, f"take {REFERENCE}: the policy itself answers; {lacks}"
-            elif stage.rollout.vllm is not None and stage.rollout.vllm.servers:
-                told = f"take them out: vLLM runs in the trainer's process, or take {REFERENCE}"
-                yield f"stages[{place}].rollout.vllm.servers", stage.rollout.vllm.servers, told
         if isinstance(stage, RolloutStage) and stage.rollout.graphs is True:
             yield f"stages[{place}].rollout.graphs", True, "leave it out: the shapes of its own caches grow"
         if isinstance(stage, RolloutStage) and stage.environment is not None and (lacks := lacking(TURNS_OF)):

@@ -29,8 +29,8 @@ LACKING = {
     admission.VLLM: "",
 }
 """Promise that an option needs -> why it is not kept; nothing: it is."""
-TAKEN = ("model.vision_chunk_patches", "media.vision_cache_dir", "rollout.vllm.servers")
-"""Options of what is run as that of Qwen3-VL: the tower, and prompts in vLLM."""
+TAKEN = ("model.vision_chunk_patches", "media.vision_cache_dir")
+"""Options of what is run as that of Qwen3-VL: the tower."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +107,7 @@ class DeltaVL(QwenVL):
 
     def unproven(self, cfg: Config) -> list[str]:
         """List what a recipe asks for and this family is not proven with, each with what to do."""
-        return admission.unproven(cfg, name=self.name, choice=self.choice, lacking=LACKING.__getitem__, taken=TAKEN)
+        return admission.unproven(cfg, name=self.name, choice=self.choice, lacking=lambda promise, **_: LACKING[promise], taken=TAKEN)
 
     def training_layout(self, policy: Policy, asked: str, *, recomputes: bool) -> tuple[str, str]:
         """Choose the layout that is asked for: all are written out. Returns (layout, no reason against it)."""

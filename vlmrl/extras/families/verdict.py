@@ -56,8 +56,8 @@ class Verdict:
         """Layouts that `vlmrl check` found exact for the model, with the version of transformers that is installed."""
         return self.layouts if self.versions.get("transformers") == installed("transformers") else ()
 
-    def lacks(self, promise: str) -> str:
-        """Why a promise does not hold of the model with the version of transformers that is installed; nothing where it holds."""
+    def lacks(self, promise: str, *, here: bool = True) -> str:
+        """Why a promise does not hold of the model with the versions that are installed (`here`); nothing where it holds."""
         kept, about = self.kept.get(promise), self.about.get(promise, "")
         engine = "vllm" if promise in OF_VLLM else None
         command = _command(self.path) + (f" --engine {engine}" if engine else "")
@@ -65,7 +65,7 @@ class Verdict:
             return f"{self.path}/{REPORT} says that it does not keep {promise} ({about}): see its `checks`"
         if kept is None:
             return f"{self.path}/{REPORT} does not say whether it keeps {promise}: run `{command}` again"
-        if any(installed(name) != self.versions.get(name, "none") for name in ("transformers", *([engine] if engine else []))):
+        if here and any(installed(name) != self.versions.get(name, "none") for name in ("transformers", *([engine] if engine else []))):
             return f"{self.path}/{REPORT} is of {', '.join(self.older(engine))}: run `{command}` again"
         return ""
 

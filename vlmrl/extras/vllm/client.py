@@ -26,6 +26,7 @@ import numpy as np
 
 from vlmrl.errors import EngineError, RemoteError
 from vlmrl.extras.vllm.answers import ASKED, CompletionCollector, Counted, Done, given_up, require_room
+from vlmrl.extras.vllm.argued import ArguedMedia
 from vlmrl.extras.vllm.fleet import Fleet
 from vlmrl.extras.vllm.inputs import Completion, EngineInputBuilder, Version
 from vlmrl.extras.vllm.remote import Lost, Remote
@@ -75,13 +76,23 @@ class RemoteVllmEngine(Counted):
 
     beside_training = True
 
-    def __init__(self, fleet: Fleet, policy: Policy, pixels: Pixels, *, together: RunRanks | None = None, at_once: int = 256):
-        """`at_once`: answers that one server may be asked for at a time, by one rank."""
+    def __init__(
+        self, fleet: Fleet, policy: Policy, pixels: Pixels, *, together: RunRanks | None = None, at_once: int = 256, clips: str = ""
+    ):
+        """
+        Args:
+            at_once: answers that one server may be asked for at a time, by one rank.
+            clips: why videos are not taken; nothing where they are.
+        """
         super().__init__()
         self.fleet, self.policy = fleet, policy
         self.together = together or Alone()
         self.at_once = at_once
-        self.inputs = EngineInputBuilder(policy.bundle, policy.positions, pixels)
+        self.inputs: EngineInputBuilder | ArguedMedia = (
+            EngineInputBuilder(policy.bundle, policy.positions, pixels)
+            if policy.bundle.writer is None
+            else ArguedMedia(policy.bundle.pad_ids, pixels, clips=clips)
+        )
         self.held: Version | None = None
         """Version that the servers answer with."""
         self._whole: int | None = None
@@ -131,8 +142,9 @@ class RemoteVllmEngine(Counted):
     def _send(self, version: Version) -> SyncReport | None:
         """Once through all tensors; None when every server was lost on the way."""
         p, fleet = self.policy, self.fleet
-        whole = self.together.on_lead(lambda: fleet.open(version, tower_trains=p.vision_trains, device=p.device))
-        outgoing = weights(p, tower=whole or p.vision_trains)
+        tower = p.vision_trains or p.subject is not None  # as of `sync.Sync`
+        whole = self.together.on_lead(lambda: fleet.open(version, tower_trains=tower, device=p.device))
+        outgoing = weights(p, tower=whole or tower)
         if self.together.lead:
             fleet.sending.stream(outgoing, p.compute)
         else:

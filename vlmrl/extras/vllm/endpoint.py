@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import math
 import os
 import threading
@@ -38,6 +39,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from vlmrl.config.addresses import is_loopback
 from vlmrl.errors import ConfigError
+from vlmrl.extras.vllm.argued import ServedInputs
 from vlmrl.extras.vllm.hosted import VllmAsync
 from vlmrl.extras.vllm.inputs import Placed, Version
 from vlmrl.extras.vllm.secret import read_token
@@ -64,6 +66,8 @@ TOKEN_FILE = "VLMRL_TOKEN_FILE"
 """Variable with the file of the token that askers must have."""
 TEACHER = "VLMRL_TEACHER"
 """Variable that is set where the weights are a teacher's, which no trainer replaces."""
+PROCESSOR = "VLMRL_PROCESSOR"
+"""Variable that is set where media come as the family's own processor makes them: what `argued.ServedInputs` is told of it, as JSON."""
 MOST_BYTES = 2**33
 """Of a message, the largest of which is a prompt with its videos, and of all that are under way."""
 AT_ONCE = 4096
@@ -110,6 +114,7 @@ class Desk:
     def __init__(self, engine: VllmAsync, teacher: Mapping[str, Any] | None = None):
         """`teacher`: what the server says of a model whose weights stay (`identity.identity_of`); None: they come from a trainer."""
         self.engine, self.teacher = engine, teacher
+        self._argued = engine.facts().get("processor") is not None
         self.held: Version | None = None
         """Version of the weights in the engine; None while there are none, or some of two versions."""
         self.answered = 0
@@ -194,8 +199,10 @@ class Desk:
         keys = list(dict.fromkeys(medium.key for medium in placed.media))
         patches = self.media.completed(given, keys)
         missing = [key for key in keys if key not in patches]
-        if not missing and any(len(patches[medium.key]) != math.prod(medium.grid) for medium in placed.media):
-            raise WireError("a medium does not have the patches of its grid")
+        for medium in placed.media if not missing else ():
+            of = patches[medium.key]
+            if (of.ndim == 1) != self._argued or not (self._argued or len(of) == math.prod(medium.grid)):
+                raise WireError("a medium does not have the patches of its grid, or is not what this model's processor makes")
         return patches, missing
 
     # ---- weights -------------------------------------------------------------------------------------------------------
@@ -305,11 +312,14 @@ class Plugin:
             ConfigError: others could ask without a token, or several engines would be behind one address.
         """
         del state
-        engine, teacher = VllmAsync(engine_client), None
+        given, config, argued, teacher = os.environ.get(PROCESSOR), engine_client.vllm_config.model_config, None, None
+        if given is not None:
+            argued = await asyncio.to_thread(lambda: ServedInputs(config.model, config, **json.loads(given)))
+        engine = VllmAsync(engine_client, argued)
         if os.environ.get(TEACHER):
             from vlmrl.extras.vllm.identity import identity_of
 
-            teacher = await asyncio.to_thread(identity_of, engine_client.vllm_config.model_config.model, engine.facts()["dtype"])
+            teacher = await asyncio.to_thread(identity_of, config.model, engine.facts()["dtype"])
             await engine.watch()
         self.open(engine, host=args.host or "", file=os.environ.get(TOKEN_FILE), teacher=teacher)
         where = where_of(args.host or "0.0.0.0", args.port)

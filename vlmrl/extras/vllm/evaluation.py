@@ -16,7 +16,7 @@ from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.engines import EvalEngine, Generation, LocalEngine
 from vlmrl.evals.ask.models import fingerprint_of, model_folder
 from vlmrl.evals.ask.tasks import Task
-from vlmrl.extras.vllm.argued import lacks
+from vlmrl.extras.vllm.argued import lacks, require_proven
 from vlmrl.extras.vllm.engine import Core, CoreOptions, VllmEngine, keeps_states, platform
 from vlmrl.media.store import MediaStore
 from vlmrl.policy.load import load_policy, load_processor, pick_device, saved_rule
@@ -59,9 +59,7 @@ class VllmModel:
         folder = model_folder(checkpoint)
         _require_runs(folder, device)
         bundle = load_processor(str(folder))
-        if why := lacks(bundle, str(folder), "P14"):
-            who = f"a '{bundle.family.name}' model under model.family '{bundle.family.choice}'"
-            raise ConfigError(f"--engine vllm: not proven with {who}; take hf: the policy itself answers; {why}")
+        require_proven(bundle, str(folder), "--engine vllm")
         policy = load_policy(str(folder), bundle, device="cpu", dtype=dtype)
         return VllmModel(
             name=checkpoint.absolute().name,

@@ -40,6 +40,8 @@ class Needed:
     dtype: str
     length: int
     """Tokens of the longest prompt with its answer."""
+    processor: str | None = None
+    """Fingerprint of the family's own processor, where media are what it makes of them."""
 
 
 class Fleet:
@@ -125,7 +127,7 @@ class Fleet:
             raise ConfigError(
                 f"rollout.vllm.servers: {remote.address} is a teacher's server, whose weights stay; name it in teacher.servers"
             )
-        for name, wanted in (("architecture", n.architecture), ("dtype", n.dtype)):
+        for name, wanted in (("architecture", n.architecture), ("dtype", n.dtype), ("processor", n.processor)):
             if facts.get(name) != wanted:
                 raise ConfigError(
                     f"rollout.vllm.servers: {remote.address} runs {name} '{facts.get(name)}', and the run trains '{wanted}'; start it with "

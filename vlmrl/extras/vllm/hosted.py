@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from vlmrl.errors import ConfigError
+from vlmrl.extras.vllm.argued import ServedInputs
 from vlmrl.extras.vllm.inputs import Completion, Version, answer_of, engine_input_of, sampling_params
 from vlmrl.extras.vllm.scoring import ASK, ask_of
 from vlmrl.extras.vllm.wire import GenerateRequest, RefusalError, ScoreRequest
@@ -37,12 +38,15 @@ def _said() -> Iterator[None]:
 class VllmAsync:
     """An `AsyncLLM` of one engine, with any number of workers. Whatever it cannot do is a `RefusalError`."""
 
-    def __init__(self, client: Any):
+    def __init__(self, client: Any, argued: ServedInputs | None = None):
         """
+        Args:
+            argued: makes inputs of media of a family that is run through its own processor.
+
         Raises:
             ConfigError: there are several engines, whose weights and answers nobody could tell apart.
         """
-        self._client = client
+        self._client, self._argued = client, argued
         self._names = itertools.count()
         config = client.vllm_config
         if config.parallel_config.data_parallel_size != 1:
@@ -61,6 +65,7 @@ class VllmAsync:
             "max_num_seqs": config.scheduler_config.max_num_seqs,
             "ranks": config.parallel_config.world_size,
             "platform": str(current_platform.device_type),
+            "processor": None if self._argued is None else self._argued.fingerprint,
         }
 
     @property
@@ -76,7 +81,8 @@ class VllmAsync:
     async def answers(self, ask: GenerateRequest, patches: Mapping[str, np.ndarray]) -> list[Completion]:
         """One for each seed; each is a request of its own, so its text does not depend on the others."""
         with _said():
-            given = await asyncio.to_thread(engine_input_of, ask.placed, patches, ask.version)
+            made = engine_input_of if self._argued is None else self._argued.engine_input
+            given = await asyncio.to_thread(made, ask.placed, patches, ask.version)
         tasks = [asyncio.ensure_future(self._answer(given, ask, seed)) for seed in ask.seeds]
         try:
             return list(await asyncio.gather(*tasks))

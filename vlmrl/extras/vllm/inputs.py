@@ -80,7 +80,8 @@ class PlacedMedium:
     shown: tuple[tuple[int, int], ...] | None = None
     """Ranges of placeholders within [start, end), where not all of it is placeholders."""
     seconds: float | None = None
-    """Of a temporal step of the grid, for a model whose positions run in seconds."""
+    """Of a temporal step of the grid, for a model whose positions run in seconds; of a frame of any video that a family's own processor
+    has made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,32 +94,38 @@ class Placed:
     """Patches of a merged token, along each side."""
 
 
-def place(prompt: Prompt, *, merge: int, timed: bool, kinds: Sequence[MediaKind] | None = None) -> Placed:
+def place(prompt: Prompt, *, merge: int, timed: bool, pads: Mapping[MediaKind, int] | None = None) -> Placed:
     """
     Args:
         timed: temporal positions of a video run in seconds.
-        kinds: whose placeholder stands for each medium, where the family's own processor has written the prompt.
+        pads: placeholders by kind, where the family's own processor has written the prompt.
 
     Raises:
         ValueError: spans and media of the prompt do not belong together.
     """
     spans = visual_index(prompt) if prompt.media else []
     owners = prompt.owners or range(len(prompt.media))
+    kinds: dict[int, MediaKind] | None = {pads[kind]: kind for kind in reversed(list(pads))} if pads else None
     media: list[PlacedMedium] = []
     for number, handle in enumerate(prompt.media):
         own = [(span.start, span.end) for span, owner in zip(spans, owners, strict=True) if owner == number]
-        start, end, shown = own[0][0], own[-1][1], None
-        if kinds is not None:
-            shown = tuple(own) if len(own) > 1 else None
+        start, end, shown, kind = own[0][0], own[-1][1], None, handle.kind
+        seconds = (1.0 if handle.seconds_per_grid is None else handle.seconds_per_grid) if timed and handle.kind == "video" else None
+        if kinds is not None:  # frames of a clip are pictures to some families
+            shown, kind = tuple(own) if len(own) > 1 else None, kinds[prompt.ids[start]]
+            seconds = _spacing(handle) if handle.kind == "video" else None
         elif handle.step_times is None:
             ((start, end),) = own
         else:
             start, shown = start - 1, tuple(own)
-        seconds = (1.0 if handle.seconds_per_grid is None else handle.seconds_per_grid) if timed and handle.kind == "video" else None
-        grid = handle.grid_thw
-        kind = handle.kind if kinds is None else kinds[number]
-        media.append(PlacedMedium(kind=kind, key=handle.key, grid=grid, start=start, end=end, shown=shown, seconds=seconds))
+        media.append(PlacedMedium(kind=kind, key=handle.key, grid=handle.grid_thw, start=start, end=end, shown=shown, seconds=seconds))
     return Placed(ids=prompt.ids, media=tuple(media), merge=merge)
+
+
+def _spacing(handle: MediaHandle) -> float:
+    """Seconds of a frame of a video whose grid is of frames."""
+    count, times = handle.grid_thw[0], handle.step_times or ()
+    return (handle.duration or (times[-1] - times[0] if len(times) > 1 else 0.0) or float(count)) / count
 
 
 def engine_input_of(placed: Placed, patches: Mapping[str, np.ndarray], version: Version) -> Any:

@@ -17,7 +17,8 @@ from vlmrl.config.load import loaded
 from vlmrl.config.schema import Config, RolloutSection, RolloutStage
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.models import compute_dtype
-from vlmrl.extras.vllm.endpoint import NAME, TEACHER, TOKEN_FILE, where_of
+from vlmrl.extras.vllm.argued import lacks, require_proven
+from vlmrl.extras.vllm.endpoint import NAME, PROCESSOR, TEACHER, TOKEN_FILE, where_of
 from vlmrl.extras.vllm.engine import CoreOptions, arguments_of
 from vlmrl.extras.vllm.secret import made_token
 from vlmrl.extras.vllm.stage import core_options, room
@@ -61,11 +62,11 @@ def serve(
     bundle = load_processor(path, revision=cfg.model.revision, family=cfg.model.family, max_tiles=cfg.media.max_tiles)
     if problems := unproven(bundle.family, cfg):
         raise ConfigError(problems)
+    require_proven(bundle, path, "--rollouts")
+    own: dict[str, str] = {}
     if bundle.writer is not None:
-        raise ConfigError(
-            f"--rollouts: servers take the pixels of models with code of their own, and this one is run as model.family "
-            f"'{bundle.family.choice}'; leave rollout.vllm.servers out, and vLLM runs in the trainer's process"
-        )
+        told = {"revision": cfg.model.revision, "family": cfg.model.family, "max_tiles": cfg.media.max_tiles}
+        own[PROCESSOR] = json.dumps(told | {"clips": lacks(bundle, path, "P18")})
     cpu = pick_device(cfg.model.device).type == "cpu"
     options = core_options(
         cfg,
@@ -77,7 +78,7 @@ def serve(
     )
     options = replace(options, max_model_len=max(options.max_model_len, needed))
     given = [*flags(arguments_of(options)), "--weight-transfer-config", json.dumps({"backend": NAME})]
-    _start(path, given, {}, door, cpu=cpu, say=say, print_=print_, become=become)
+    _start(path, given, own, door, cpu=cpu, say=say, print_=print_, become=become)
 
 
 def serve_teacher(

@@ -59,13 +59,20 @@ def _served(session: Session, rollout: RolloutSection, cfg: VllmSection) -> Roll
     """The ranks share the servers: each asks them for its own prompts, and rank 0 sends the weights."""
     policy = session.policy
     token = None if cfg.token_file is None else read_token(Path(cfg.token_file).expanduser(), "rollout.vllm.token_file")
-    needed = Needed(architecture=type(policy.model).__name__, dtype=session.cfg.model.dtype, length=room(session.cfg, rollout))
+    bundle = policy.bundle
+    needed = Needed(
+        architecture=type(policy.model).__name__,
+        dtype=session.cfg.model.dtype,
+        length=room(session.cfg, rollout),
+        processor=None if bundle.writer is None else bundle.fingerprint,
+    )
     if (before := session.rollout_engines.pop("servers", None)) is not None:
         before.close()
     servers = connect(cfg.servers, token=token, kind=None if cfg.transfer == "auto" else cfg.transfer)
     fleet = Fleet(servers, needed, patience=cfg.patience, stop=lambda: session.run.stop_requested)
     session.rollout_engines["servers"] = fleet
-    return RemoteVllmEngine(fleet, policy, session.store, together=_Ranks(), at_once=rollout.max_num_seqs)
+    clips = lacks(bundle, session.places.model, "P18", here=False)
+    return RemoteVllmEngine(fleet, policy, session.store, together=_Ranks(), at_once=rollout.max_num_seqs, clips=clips)
 
 
 class _Ranks:

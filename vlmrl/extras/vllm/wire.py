@@ -1,7 +1,8 @@
 """Messages between the trainer and rollout servers: JSON, and pixels as safetensors. Nothing in them can become code.
 
 A prompt comes as one file of safetensors: its description under `ask`, as the bytes of JSON, patches under the keys of their media, and ids
-that are to be scored. All else is JSON. Neither side needs the other's packages, and what is received is checked before it is used.
+that are to be scored. In place of patches may stand what a family's own processor has made, as bytes of another such file. All else is
+JSON. Neither side needs the other's packages, and what is received is checked before it is used.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
@@ -151,9 +153,27 @@ def _taken(data: bytes, kind: TypeAdapter[A]) -> tuple[A, dict[str, torch.Tensor
 
 
 def _patches(tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    if not all(name.startswith(_PATCHES) and of.dtype == torch.uint8 and of.ndim == 2 for name, of in tensors.items()):
-        raise WireError("beside the question are patches, in rows of bytes")
+    if not all(name.startswith(_PATCHES) and of.dtype == torch.uint8 and of.ndim in (1, 2) for name, of in tensors.items()):
+        raise WireError("beside the question are media: patches in rows of bytes, or tensors by name as bytes")
     return {name.removeprefix(_PATCHES): of.numpy() for name, of in tensors.items()}
+
+
+def tensors_message(tensors: Mapping[str, torch.Tensor]) -> np.ndarray:
+    """What a family's own processor has made of a medium, as bytes [n] in the place of patches."""
+    data = save({name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()})
+    return np.frombuffer(bytearray(data), dtype=np.uint8)
+
+
+def tensors_from(data: np.ndarray) -> dict[str, torch.Tensor]:
+    """Tensors by name.
+
+    Raises:
+        WireError: these are none.
+    """
+    try:
+        return load(data.tobytes())
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise WireError(f"a medium is no tensors by name: {error!r}"[:300]) from error
 
 
 def _require_placed(placed: Placed) -> None:
@@ -162,6 +182,8 @@ def _require_placed(placed: Placed) -> None:
             raise WireError("a medium stands outside of its prompt, or has no grid")
         if any(not one.start <= first < last <= one.end for first, last in one.shown or ()):
             raise WireError("placeholders stand outside of their medium")
+        if one.seconds is not None and not 0 < one.seconds < math.inf:
+            raise WireError("frames of a video take no seconds")
     if placed.merge < 1:
         raise WireError("no answer is asked for")
 

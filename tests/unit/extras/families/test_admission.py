@@ -95,16 +95,18 @@ def test_what_a_report_promises_is_taken_and_nothing_else(cfg: Config, promise: 
     assert "conform.json is of transformers 4.0.0, here" in problem
 
 
-def test_vllm_is_taken_in_the_trainers_process_with_the_version_that_was_tried(tmp_path: Path) -> None:
+def test_vllm_is_taken_with_the_version_that_was_tried_where_it_runs(tmp_path: Path) -> None:
     family = replace(GENERIC, path=str(written(tmp_path, engine="vllm")))
-    (problem,) = unproven(family, recipe(rollout={"engine": "vllm", "vllm": {"servers": ["127.0.0.1:7000"]}}))
-    assert problem.startswith("stages[1].rollout.vllm.servers: ('127.0.0.1:7000',) is not proven with a 'gemma3' model")
-    assert "take them out: vLLM runs in the trainer's process, or take hf" in problem
     written(tmp_path, versions={**HERE, "vllm": "0.1.0"}, engine="vllm")
     (problem,) = unproven(family, recipe(rollout={"engine": "vllm"}))
     assert "take hf: the policy itself answers; " in problem
     assert f"is of vllm 0.1.0, here {verdict.installed('vllm')}: run `vlmrl check {tmp_path} --engine vllm` again" in problem
     assert verdict.read(str(tmp_path)).older() == [], "and nobody who does without vLLM has to have it"
+    served = recipe(rollout={"engine": "vllm", "vllm": {"servers": ["127.0.0.1:7000"]}})
+    assert unproven(family, served) == [], "a server looks at what is installed there"
+    written(tmp_path, red=("P14",), engine="vllm")
+    (problem,) = unproven(family, served)
+    assert "does not keep P14" in problem
 
 
 @pytest.mark.parametrize("cfg", [recipe(), recipe({"lora": {"rank": 4}}), recipe({"lora": {"rank": 4, "vision": True}})])

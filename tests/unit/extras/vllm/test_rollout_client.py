@@ -386,6 +386,7 @@ def test_no_server_at_all_ends_the_run_after_its_patience(loaded: tiny.Tiny) -> 
     [
         ({"architecture": "Other"}, "runs architecture 'Qwen2_5_VLForConditionalGeneration', and the run trains 'Other'"),
         ({"dtype": "bfloat16"}, "runs dtype 'float32', and the run trains 'bfloat16'"),
+        ({"processor": "6c5a"}, "runs processor 'None', and the run trains '6c5a'"),
         ({"length": 9999}, "has room for 4096 tokens, and the run needs 9999"),
     ],
 )

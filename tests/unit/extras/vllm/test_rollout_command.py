@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support import given, runs
-from tests.support.reports import written
+from tests.support.reports import HERE, written
 from vlmrl.cli import app
 from vlmrl.config.schema import Config
 from vlmrl.errors import ConfigError
@@ -48,12 +48,29 @@ def test_it_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.not_fast  # builds a model
-def test_a_family_through_its_own_processor_has_no_servers(tmp_path: Path) -> None:
-    model = written(given.make_model("internvl", tmp_path / "model"), engine="vllm")
-    cfg = Config.model_validate(config((model, tmp_path)))
-    places = Places(model=str(model), data=tmp_path)
-    with pytest.raises(ConfigError, match=r"--rollouts: servers take .* model\.family 'generic'; leave rollout\.vllm\.servers out"):
-        rollout_server.serve(cfg, lambda: places, listen="127.0.0.1:0", token_file=None, stage=None, say=print)
+def test_a_family_through_its_own_processor_is_served_where_its_report_keeps_that(tmp_path: Path) -> None:
+    """And the server is told how to have the processor that the run has."""
+    model = given.make_model("internvl", tmp_path / "model")
+    raw = config((model, tmp_path), vllm={"servers": ["127.0.0.1:7000"]})
+    raw["model"] |= {"family": "generic"}
+    raw["media"] |= {"max_tiles": 2}
+    cfg, places, became = Config.model_validate(raw), Places(model=str(model), data=tmp_path), list[Any]()
+
+    def started() -> None:
+        rollout_server.serve(
+            cfg, lambda: places, listen="127.0.0.1:0", token_file=None, stage=None, say=print, become=lambda *all_: became.append(all_)
+        )
+
+    written(model, versions={**HERE, "vllm": "0.1.0"}, engine="vllm")
+    with pytest.raises(ConfigError, match=r"--rollouts: not proven with a 'internvl' model .*conform.json is of vllm 0\.1\.0, here "):
+        started()
+    written(model, red=("P18",), engine="vllm")
+    started()
+    ((_, command, environment),) = became
+    told = json.loads(environment["VLMRL_PROCESSOR"])
+    assert "does not keep P18" in told.pop("clips")
+    assert told == {"revision": None, "family": "generic", "max_tiles": 2}
+    assert "--no-mm-device-do-normalize" in command
 
 
 def test_it_becomes_the_server_of_vllm(tiny_files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -385,6 +385,12 @@ def test_patches_that_are_not_those_of_the_grid_do_not_reach_the_engine(served: 
     assert isinstance(lost, Lost)
     assert lost.reason == "refused"
     assert "does not have the patches of its grid" in lost.detail
+    one, tensors = {"b": np.zeros((4, 6), dtype=np.uint8)}, {"c": np.zeros(24, dtype=np.uint8)}
+    for argued, given in ((False, tensors), (True, one)):
+        served.desk._argued = argued
+        lost = remote.post("generate", ask_message(question(placed=shown(next(iter(given)))), given))
+        assert isinstance(lost, Lost)
+        assert "or is not what this model's processor makes" in lost.detail
     assert served.engine.asks == []
 
 

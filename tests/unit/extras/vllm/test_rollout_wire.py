@@ -133,6 +133,7 @@ def changed(path: tuple[Any, ...], value: Any) -> bytes:
         (("placed", "media", 0, "end"), 6),
         (("placed", "media", 0, "start"), -1),
         (("placed", "media", 0, "shown"), [[0, 2]]),
+        (("placed", "media", 0, "seconds"), 0.0),
         (("placed", "media", 0, "key"), 7),
         (("placed", "media"), 1),
         (("settings",), {}),
@@ -150,7 +151,7 @@ def test_patches_are_rows_of_bytes_and_nothing_else_comes_along() -> None:
     tensors = load(ask_message(question(), PATCHES))
     for more in (
         {"patches.k": torch.zeros(4, 24)},
-        {"patches.k": torch.zeros(4, dtype=torch.uint8)},
+        {"patches.k": torch.zeros(1, 4, 24, dtype=torch.uint8)},
         {"other": torch.zeros(4, 24, dtype=torch.uint8)},
     ):
         with pytest.raises(WireError, match="rows of bytes"):

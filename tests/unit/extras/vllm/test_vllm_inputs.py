@@ -69,14 +69,16 @@ def test_a_medium_of_several_spans_is_one_range_in_which_its_placeholders_count(
     """As a family's own processor writes it: rows of a picture with breaks between them, frames of a clip as pictures."""
     media = [MediaHandle(kind=kind, key=kind, grid_thw=(1, 8, 8), tokens=4, step_times=times) for kind, times in WRITTEN]
     spans = ((2, 4), (5, 7), (8, 10), (11, 13))
-    prompt = Prompt(sample=NOBODY, ids=tuple(range(14)), media=tuple(media), spans=spans, owners=(0, 0, 1, 1), answer_format="free")
-    placed = place(prompt, merge=1, timed=False, kinds=["image", "image"])
+    ids = tuple(40 if any(start <= column < end for start, end in spans) else column for column in range(14))
+    prompt = Prompt(sample=NOBODY, ids=ids, media=tuple(media), spans=spans, owners=(0, 0, 1, 1), answer_format="free")
+    placed = place(prompt, merge=1, timed=False, pads={"image": 40, "video": 41})
     assert [(one.kind, one.start, one.end, one.shown) for one in placed.media] == [
         ("image", 2, 7, ((2, 4), (5, 7))),
         ("image", 8, 13, ((8, 10), (11, 13))),
     ]
+    assert [one.seconds for one in placed.media] == [None, 1.0], "a clip is known by what a frame takes"
     single = dataclasses.replace(prompt, media=tuple(media[:1]), spans=((2, 6),), owners=())
-    assert place(single, merge=1, timed=False, kinds=["image"]).media[0].shown is None
+    assert place(single, merge=1, timed=False, pads={"image": 40, "video": 40}).media[0].shown is None
 
 
 @pytest.mark.parametrize(

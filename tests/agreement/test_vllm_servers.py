@@ -18,6 +18,7 @@ import yaml
 
 pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout.md")
 
+from tests.faults.test_resume_families import small
 from tests.support import given, media_layouts, runs, served, tiny, vllm_core
 from tests.support.reports import written
 from tests.support.vllm_pair import EQUAL, GREEDY, Pair
@@ -466,9 +467,20 @@ def test_other_families_answer_from_a_server_as_in_process(name: str, tmp_path: 
         with pytest.raises(ConfigError, match=r"runs processor .*, and the run trains 'another'; start it with the recipe of the run"):
             started(server, processor="another").sync()
         address = server.address
-    with served.serving(path, environment, listen=address):
+    with served.serving(path, environment, listen=address) as server:
         pair.moved(tower=True)
         compared(engine)
         assert set(sent) == media, "what it lost is sent again"
         engine.close()
+        if clips:
+            raw = small(model, world, tmp_path)
+            raw["stages"][1]["rollout"] |= {"engine": "vllm", "vllm": {"servers": [address], "token_file": str(server.token)}}
+            raw["stages"][1]["rollout"]["vllm"]["max_model_len"] = ROOM
+            config = Config.model_validate(raw | {"eval": {}})
+            train_from(loaded_config(config), Places(model=config.model.path, data=Path(config.data.root)), Ui(quiet=True))
+            lines = [line for line in read_metrics(Path(config.run.root) / config.run.name / "metrics.jsonl") if line["stage"] == "rl"]
+            gaps = [line["sampling/logp_gap"] for line in lines if "grad_norm" in line]
+            print(f"{name}: mean gaps of a run over the server: {gaps}")
+            assert len(gaps) == 2
+            assert max(gaps) < EQUAL
     core.close()

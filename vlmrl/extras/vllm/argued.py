@@ -11,6 +11,7 @@ import hashlib
 import math
 import threading
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,6 @@ from vlmrl.types import MediaHandle, MediaKind, Prompt
 
 _ERRORS = (ValueError, RuntimeError, TypeError, KeyError, IndexError, AttributeError, AssertionError)
 """What vLLM's processors raise where they do not take what ours made."""
-
-
 MOST_PIXELS = 2**30
 """Of one medium on a server."""
 MOST_PLANS = 2**14
@@ -140,7 +139,7 @@ class ServedInputs:
             raise ConfigError(f"{path}: media of a '{bundle.family.name}' model are patches")
         self.fingerprint, self._clips, self._argue = bundle.fingerprint, clips, bundle.writer.argue
         self._registered = _Registered(bundle.processor, bundle.pad_ids, model_config)
-        self._plans: dict[tuple[bool, tuple[int, int, int]], dict[str, Any]] = {}
+        self._plan = lru_cache(MOST_PLANS)(self._planned)
         self._lock = threading.Lock()
 
     def engine_input(self, placed: Placed, patches: Mapping[str, np.ndarray], version: Version) -> Any:
@@ -160,34 +159,32 @@ class ServedInputs:
             ConfigError: it is a video, and these are not taken.
             WireError: a tensor is missing, or has another size or type than the processor's own; or there is one more.
         """
-        video = medium.seconds is not None
-        if video and self._clips:
+        kind: MediaKind = "image" if medium.seconds is None else "video"
+        if kind == "video" and self._clips:
             raise ConfigError(CLIPS + self._clips)
-        out, plan = tensors_from(sent), self._plan(medium, video)
-        found = {"placeholders": (medium.kind, _tokens(medium)), **{name: _spec(tensor) for name, tensor in out.items()}}
+        if math.prod(medium.grid) > MOST_PIXELS:
+            raise WireError(f"a medium of {medium.grid} has more than {MOST_PIXELS} pixels")
+        out, plan = tensors_from(sent), self._plan(kind, medium.grid)
+        found = _facts(medium.kind, _tokens(medium), out)
         for name in {**plan, **found}:
             if found.get(name) != plan.get(name):
-                made, own = (f"{which[name]}" if name in which else "missing" for which in (found, plan))
+                made, own = (of.get(name, "missing") for of in (found, plan))
                 raise WireError(f"'{name}' of a medium of {medium.grid} is {made}, and the processor of this server makes {own}")
         return out
 
-    def _plan(self, medium: PlacedMedium, video: bool) -> dict[str, Any]:
+    def _planned(self, kind: MediaKind, grid: tuple[int, int, int]) -> dict[str, Any]:
         """What the processor makes of black pixels of this size, by name."""
-        if math.prod(medium.grid) > MOST_PIXELS:
-            raise WireError(f"a medium of {medium.grid} has more than {MOST_PIXELS} pixels")
-        known = self._plans.get((video, medium.grid))
-        if known is None:
-            seconds = None if medium.seconds is None else medium.seconds * medium.grid[0]
-            made = self._argue(np.zeros((*medium.grid, 3), np.uint8), "video" if video else "image", None, seconds)
-            known = {"placeholders": (made.kind, made.tokens), **{name: _spec(tensor) for name, tensor in made.arguments.items()}}
-            if len(self._plans) >= MOST_PLANS:
-                self._plans.clear()
-            self._plans[video, medium.grid] = known
-        return known
+        made = self._argue(np.zeros((*grid, 3), np.uint8), kind, None, None)
+        return _facts(made.kind, made.tokens, made.arguments)
+
+
+def _facts(kind: MediaKind, tokens: int, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """What follows from a medium's size, by name."""
+    return {"placeholders": (kind, tokens), **{name: _spec(tensor) for name, tensor in tensors.items()}}
 
 
 def _spec(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], str]:
-    """What of a tensor follows from a medium's size: its type, its shape, and whole numbers (counts, grids, masks)."""
+    """Its type, its shape, and whole numbers (counts, grids, masks)."""
     free = tensor.is_floating_point() or tensor.dtype == torch.uint8
     held = "" if free else hashlib.blake2b(tensor.contiguous().numpy().tobytes(), digest_size=8).hexdigest()
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), held

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -234,13 +234,7 @@ def body_from(data: bytes) -> dict[str, Any]:
     Raises:
         WireError: it is none.
     """
-    try:
-        body = read_json(data)
-    except ValueError as error:
-        raise WireError(f"no JSON: {str(error)[:100]}") from error
-    if not isinstance(body, dict):
-        raise WireError("no object of JSON")
-    return body
+    return _object(data, read_json)
 
 
 def body_message(body: Mapping[str, Any]) -> bytes:
@@ -254,8 +248,12 @@ def reply_from(data: bytes) -> dict[str, Any]:
     Raises:
         WireError: it is no reply.
     """
+    return _object(data, json.loads)
+
+
+def _object(data: bytes, read: Callable[[bytes], Any]) -> dict[str, Any]:
     try:
-        body = json.loads(data)
+        body = read(data)
     except (ValueError, RecursionError) as error:
         raise WireError(f"no JSON: {str(error)[:100]}") from error
     if not isinstance(body, dict):

@@ -36,10 +36,12 @@ def test_vllm_has_our_log_probs(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert not engine._compared("P14", tried, "image", answer, ()).ok, "other log-probs are seen"
 
 
-@pytest.mark.parametrize(("name", "why"), [("qwen2_5_vl", "log-probs"), ("smolvlm", "its media"), ("qwen3_vl", "its media")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("qwen2_5_vl", "log-probs"), *((name, "its media") for name in ("smolvlm", "qwen3_vl", "qwen3_vl_moe", "glm4v_moe"))]
+)
 def test_pictures_are_kept_and_clips_are_not(name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of Qwen2.5-VL vLLM has the rule `max` alone for positions; of SmolVLM it has no clips; its processor of Qwen3-VL asks the model's own
-    more than once about a clip."""
+    more than once about a clip, and that of GLM-4.5V makes a video of frames whose placeholders are those of pictures."""
     _, report = report_of(name, tmp_path, monkeypatch)
     print(name, [(c.promise, c.case, c.what, c.value, c.note) for c in report.checks])
     assert report.failed("P14") == []

@@ -344,13 +344,14 @@ _QWEN25 = {
 }
 _QWEN3 = {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "patch_size": 16, "num_position_embeddings": 64}
 _DEEP = _QWEN3 | {"deepstack_visual_indexes": [0, 1]}
+_WIDE = {"decoder_sparse_step": 1, "norm_topk_prob": True, "moe_intermediate_size": 48}
 ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 32}
-ROUTED |= {"first_k_dense_replace": 1, "n_shared_experts": 1, "head_dim": 16}
+ROUTED |= {"first_k_dense_replace": 1, "n_shared_experts": 1, "head_dim": 16, "use_qk_norm": False}
 TINY: dict[str, Callable[[], Made]] = {
     "qwen2_vl": partial(qwen, "Qwen2VLConfig", _QWEN2, new=False),
     "qwen2_5_vl": partial(qwen, "Qwen2_5_VLConfig", _QWEN25, new=False),
     "qwen3_vl": partial(qwen, "Qwen3VLConfig", _DEEP),
-    "qwen3_vl_moe": partial(qwen, "Qwen3VLMoeConfig", _DEEP, experts=True, decoder_sparse_step=1),
+    "qwen3_vl_moe": partial(qwen, "Qwen3VLMoeConfig", _DEEP, experts=True, **_WIDE),
     "qwen3_5": partial(qwen, "Qwen3_5Config", _QWEN3, delta=True),
     "qwen3_5_moe": partial(qwen, "Qwen3_5MoeConfig", _QWEN3, delta=True, experts=True, shared_expert_intermediate_size=32),
     "internvl": internvl,
@@ -375,6 +376,19 @@ TINY: dict[str, Callable[[], Made]] = {
 PUBLISHED = {"gemma3": ("vision_tower.", "vision_tower.vision_model.")}
 """Configuration -> (how names of transformers begin, how those in published files do), where `save_pretrained` does not write the latter.
 transformers reads both, vLLM the published ones."""
+
+
+TURNED = {"qwen3_vl_moe": (".experts.gate_up_proj", ".experts.down_proj")}
+"""Configuration -> ends of the names of tensors that published files hold the other way round, rows as columns. transformers turns those
+whose shape tells, and does not turn them back where it writes; vLLM turns all."""
+
+
+def _turn(file: Path, ends: tuple[str, ...]) -> None:
+    """Give the tensors of a file the shapes that published files have."""
+    from safetensors.torch import load_file, save_file
+
+    held = {name: one.transpose(1, 2).contiguous() if name.endswith(ends) else one for name, one in load_file(file).items()}
+    save_file(held, file, {"format": "pt"})
 
 
 def _rename(file: Path, begins: str, published: str) -> None:
@@ -443,3 +457,5 @@ def write_tiny(name: str, folder: Path, *, seed: int = 0, head: int | None = Non
     processor.save_pretrained(folder)
     if name in PUBLISHED:
         _rename(folder / "model.safetensors", *PUBLISHED[name])
+    if name in TURNED:
+        _turn(folder / "model.safetensors", TURNED[name])

@@ -17,6 +17,10 @@ import torch
 
 from vlmrl.extras.vllm.scoring import Scoring
 
+_EXPERTS = (".experts.gate_up_proj", ".experts.down_proj")
+"""Ends of names of tensors that hold the weights of all experts. Files of some models have their rows as columns: transformers turns them
+as it reads the file, and vLLM turns whatever it is given."""
+
 
 class LoadReport(TypedDict):
     """What one worker says after a synchronisation. Of several each has its shard of the parameters, and is handed whole tensors."""
@@ -48,6 +52,15 @@ def checksum(tensor: torch.Tensor) -> int:
     return int(tensor.detach().contiguous().view(as_integers).sum(dtype=torch.int64))
 
 
+def _repack_experts(model: Any) -> None:
+    """Let vLLM's CPU build pack the weights of experts again as they come. It does so for the first kernel of a layer alone, and after a
+    reload that kernel would read rows where it packed them."""
+    for module in model.modules():
+        method: Any = getattr(module, "quant_method", None)
+        if str(getattr(getattr(method, "unquantized_backend", None), "value", "")) == "CPU":
+            method.moe_kernel = None
+
+
 class Landing:
     """Puts tensors into one model of vLLM. It lives as long as the model, whose loaders it has wrapped."""
 
@@ -57,14 +70,18 @@ class Landing:
         self._reached: dict[str, int] = {}
         self._missing: dict[str, int] = {}
         self._current = ""
+        self._turned = False
 
     def begin(self, model: Any, *, language_only: bool) -> None:
         """Get ready to take weights: all, or those of the language model."""
         from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload  # pyright: ignore[reportMissingImports]
+        from vllm.model_executor.model_loader.weight_utils import default_weight_loader  # pyright: ignore[reportMissingImports]
 
         self._model, self._part = model, model.language_model if language_only else model
         self._prefix = "language_model." if language_only else ""
         self._landed, self._arrived, self._reached = {}, {}, {}
+        self._turned = any(getattr(module, "is_fused_checkpoint_transposed", False) for module in model.modules())
+        _repack_experts(self._part)
         with torch.no_grad():
             initialize_layerwise_reload(self._part)
         # rows of a vocabulary are padded, so of these there are more than come
@@ -72,8 +89,9 @@ class Landing:
         self._missing = {name: 0 if id(one) in padded else one.numel() for name, one in model.named_parameters()}
         for name, parameter in model.named_parameters():
             # vLLM keeps the loaders of one reload for the next, ours around them
-            if name.startswith(self._prefix) and not hasattr(parameter.weight_loader, "vlmrl_notes"):
-                parameter.weight_loader = self._noting(parameter.weight_loader, name)
+            loader = getattr(parameter, "weight_loader", default_weight_loader)
+            if name.startswith(self._prefix) and not hasattr(loader, "vlmrl_notes"):
+                parameter.weight_loader = self._noting(loader, name)
 
     def _noting(self, loader: Callable[..., Any], name: str) -> Callable[..., Any]:
         """The loader, with a note of each call. It keeps the name of vLLM's own wrapper, through which vLLM looks for what is inside."""
@@ -100,7 +118,7 @@ class Landing:
         def one_by_one() -> Iterator[tuple[str, torch.Tensor]]:
             for self._current, tensor in bucket:
                 self._arrived[self._current] = self._arrived.get(self._current, 0) + checksum(tensor)
-                yield self._current, tensor
+                yield self._current, tensor.transpose(1, 2) if self._turned and self._current.endswith(_EXPERTS) else tensor
 
         with torch.no_grad():
             self._model.load_weights(one_by_one())

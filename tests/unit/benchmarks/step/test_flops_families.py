@@ -157,5 +157,5 @@ def test_experts_count_as_many_as_a_token_takes() -> None:
     before = family_shape(config)
     config.get_text_config().num_experts_per_tok = 4
     more = family_shape(config)
-    # two of eight experts more in each of four layers: gate and up 2 x 32 x 64, down 32 x 64
-    assert sum(x.weights for x in more.layers) - sum(x.weights for x in before.layers) == 4 * 2 * 3 * 32 * 64
+    # two of eight experts more in each of four layers: gate and up 2 x 48 x 64, down 48 x 64
+    assert sum(x.weights for x in more.layers) - sum(x.weights for x in before.layers) == 4 * 2 * 3 * 48 * 64

@@ -21,6 +21,8 @@ VLLM = "P14"
 SHARDS = "P16"
 TURNS_OF = "P17"
 """Promises of `vlmrl check`: vLLM's answers, weights in shards, conversations."""
+REPLAYED = ("qwen3_vl_moe", "qwen3_5_moe", "glm4v_moe")
+"""Model types whose experts vLLM was seen to hand out as the policy takes them (`tests/agreement/test_vllm_routing.py`)."""
 
 
 def unproven(
@@ -40,7 +42,7 @@ def unproven(
         taken: options that it was tried with.
     """
     who = f"a '{name}' model under model.family '{choice}'"
-    asked = [one for one in (*_asked(cfg, lacking), *_replays(cfg, unrouted)) if not one[0].endswith(tuple(taken))]
+    asked = [one for one in (*_asked(cfg, lacking), *_replays(cfg, name, unrouted)) if not one[0].endswith(tuple(taken))]
     return [f"{option}: {value!r} is not proven with {who}; {remedy}" for option, value, remedy in asked]
 
 
@@ -87,12 +89,17 @@ def _asked(cfg: Config, lacking: Callable[..., str]) -> Iterator[tuple[str, obje
             yield f"stages[{place}].environment", stage.environment.name, f"take a Qwen-VL model; {lacks}"
 
 
-def _replays(cfg: Config, unrouted: Callable[[], str]) -> Iterator[tuple[str, object, str]]:
+def _replays(cfg: Config, name: str, unrouted: Callable[[], str]) -> Iterator[tuple[str, object, str]]:
     """As `_asked`, of stages that ask for the experts of sampling."""
     for place, stage in enumerate(cfg.stages):
         if isinstance(stage, RolloutStage) and stage.rollout.router_replay:
-            if stage.rollout.engine != REFERENCE:
-                yield f"stages[{place}].rollout.router_replay", True, f"take rollout.engine: {REFERENCE}, whose choices are kept"
+            away, vllm = stage.rollout.engine != REFERENCE, stage.rollout.vllm
+            if away and name not in REPLAYED:
+                told = f"take rollout.engine: {REFERENCE}, whose choices are kept; vLLM's are of {', '.join(REPLAYED)}"
+                yield f"stages[{place}].rollout.router_replay", True, told
+            elif away and vllm is not None and vllm.servers:
+                told = "take rollout.vllm.servers out: choices are kept by vLLM in the trainer's process"
+                yield f"stages[{place}].rollout.router_replay", True, told
             elif why := unrouted():
                 yield f"stages[{place}].rollout.router_replay", True, f"take it out: {why}"
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from vlmrl.errors import ConfigError, EngineError, NumericsError
 from vlmrl.extras.vllm.inputs import Completion
+from vlmrl.extras.vllm.routes import written
 from vlmrl.extras.vllm.sync import SyncReport
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.types import GenerationSettings, Request, Rollout
@@ -75,7 +77,8 @@ class CompletionCollector:
         """Answer `k` to a request. False where it is none (`why_lost`), and has to be asked for again.
 
         Raises:
-            EngineError: it was lost too often, belongs to another prompt, or holds tokens that must not be drawn.
+            EngineError: it was lost too often, belongs to another prompt, holds tokens that must not be drawn, or lacks experts that were
+                asked for.
             NumericsError: log-probs are not finite.
         """
         request, own = self._requests[number], self._rollouts[number]
@@ -88,7 +91,8 @@ class CompletionCollector:
                 raise given_up(request, why)
             self._counted.asked_again += 1
             return False
-        own[k] = rollout_of(answer, request, k, self._bundle, version=self._version)
+        taken = written(answer, request.prompt) if self._settings.routes else ()
+        own[k] = replace(rollout_of(answer, request, k, self._bundle, version=self._version), routes=taken)
         self.open -= 1
         if self.whole(number) and self._done is not None:
             self._done(number, self._in_order(number))

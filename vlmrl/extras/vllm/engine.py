@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +19,7 @@ from vlmrl.errors import ConfigError, EngineError
 from vlmrl.extras.vllm.answers import CompletionCollector, Counted, Done, require_room
 from vlmrl.extras.vllm.argued import ArguedInputs
 from vlmrl.extras.vllm.inputs import Completion, EngineInputBuilder, Version, answer_of, sampling_params
+from vlmrl.extras.vllm.routes import OWN, require_routers
 from vlmrl.extras.vllm.sync import Sync, SyncReport
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Pixels
@@ -86,6 +87,8 @@ class CoreOptions:
     prompts in parts."""
     raw_pixels: bool = True
     """Pixels come as bytes, and its tower normalises them; off: as the model's own processor made them."""
+    routes: bool = False
+    """Answers bring the experts that routers took."""
 
 
 def keeps_states(config: Any) -> bool:
@@ -150,6 +153,7 @@ class Core:
         arguments = EngineArgs(
             model=options.path,
             **arguments_of(options),
+            **(OWN if options.routes and platform() != "cpu" else {}),
             use_tqdm_on_load=False,
         )
         known = ModelRegistry.models.get(options.architecture)
@@ -167,6 +171,13 @@ class Core:
         """How often all weights were sent, over all stages."""
         self.sync = Sync(self.call)
         self._asked = 0
+        self.routed: list[int] = []
+        """Layers whose routers are seen."""
+        if options.routes:
+            why, self.routed = self.call("vlmrl_route")
+            if why:
+                self.close()
+                raise ConfigError(f"rollout.router_replay: vLLM's routers cannot be seen ({why}); take rollout.engine: hf")
 
     def call(self, method: str, *arguments: Any) -> Any:
         """A method of the worker."""
@@ -187,7 +198,16 @@ class Core:
     def step(self) -> list[tuple[str, Completion]]:
         """Compute a little further; the answers that have ended."""
         with ordinary():
-            return [(output.request_id, answer_of(output)) for output in self.engine.step() if output.finished]
+            ended = [output for output in self.engine.step() if output.finished]
+            return [(output.request_id, replace(answer_of(output), experts=self._experts(output))) for output in ended]
+
+    def _experts(self, output: Any) -> Any:
+        if not self.options.routes:
+            return None
+        found, own = output.outputs[0].routed_experts, output.outputs[0].token_ids
+        if found is None and platform() == "cpu":
+            found = self.call("vlmrl_experts", output.request_id, len(output.prompt_token_ids) + len(own) - 1)
+        return None if found is None else found[:, self.routed]
 
     def finished(self) -> Iterator[tuple[str, Completion]]:
         """Answers as they end, until none is left."""
@@ -229,6 +249,8 @@ class VllmEngine(Counted):
             clips: why videos are not taken; nothing where they are.
         """
         super().__init__()
+        if core.options.routes:
+            require_routers(policy.model, len(core.routed))
         self.core = core
         self.policy = policy
         self.clips = clips

@@ -66,6 +66,8 @@ class Completion:
     cached: int
     """Tokens of the prompt that were not computed again."""
     prompt_ids: tuple[int, ...]
+    experts: np.ndarray | None = None
+    """Those that its columns took, in each layer that has a router (`routes`); None where they are not asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

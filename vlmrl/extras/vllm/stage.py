@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -46,6 +46,7 @@ def _colocated(session: Session, rollout: RolloutSection, cfg: VllmSection) -> R
     policy = session.policy
     bundle, path = policy.bundle, session.places.model
     options = core_options(session.cfg, rollout, path=path, model=policy.model, bundle=bundle, cpu=policy.device.type == "cpu")
+    options = replace(options, routes=rollout.router_replay)
     core = session.rollout_engines.get("vllm")
     if core is None or core.options != options:
         if core is not None:

@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 
 import torch
 
+from vlmrl.extras.vllm.routes import Routes
 from vlmrl.extras.vllm.scoring import Scoring
 
 _EXPERTS = (".experts.gate_up_proj", ".experts.down_proj")
@@ -163,6 +164,15 @@ class WeightReceiver:
     def vlmrl_report(self) -> LoadReport:
         """On a server: what has become of the last weights (`transfer.Receiver`)."""
         return self.weight_transfer_engine.report()
+
+    def vlmrl_route(self) -> tuple[str, list[int]]:
+        """Keep the experts that routers take from now on (`Routes.watch`)."""
+        self._vlmrl_routes = Routes()
+        return self._vlmrl_routes.watch(self.model_runner)
+
+    def vlmrl_experts(self, name: str, columns: int) -> Any:
+        """Hand out the experts of a request whose answer has just ended (`Routes.fetch`)."""
+        return self._vlmrl_routes.fetch(name, columns)
 
     def vlmrl_watch(self) -> str:
         """On a teacher's server: score what requests ask from now on; why that cannot be, empty where it can."""

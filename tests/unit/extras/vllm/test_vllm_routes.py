@@ -1,0 +1,74 @@
+"""Experts that come with vLLM's answers: rows by slots of its cache, written as updates read them, and refused where they are not whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from vlmrl.errors import ConfigError, EngineError
+from vlmrl.extras.families import routing
+from vlmrl.extras.vllm.inputs import Completion
+from vlmrl.extras.vllm.routes import Routes, require_routers, written
+from vlmrl.types import Prompt, Sample
+
+SAMPLE = Sample(id="a", task="t", answer_type="free", question="q", media=(), answer="x", gt={})
+PROMPT = Prompt(sample=SAMPLE, ids=(5, 6, 7), media=(), spans=(), answer_format="answer_only")
+ANSWER = Completion(ids=(8, 9), logprobs=(-0.1, -0.2), reason="stop", cached=0, prompt_ids=PROMPT.ids)
+EXPERTS = np.arange(4 * 2 * 2, dtype=np.uint8).reshape(4, 2, 2)
+
+
+def test_experts_are_written_as_updates_read_them() -> None:
+    before, behind = written(dataclasses.replace(ANSWER, experts=EXPERTS), PROMPT)
+    prompt, answer = routing.read(before, routing.mark(PROMPT.ids), 3), routing.read(behind, routing.mark(ANSWER.ids), 1)
+    assert prompt is not None
+    assert answer is not None
+    assert torch.cat([prompt, answer]).tolist() == EXPERTS.tolist(), "the last token of an answer is never read"
+
+
+@pytest.mark.parametrize(("experts", "said"), [(None, "gave none"), (EXPERTS[:3], "gave those of 3")])
+def test_experts_of_other_columns_are_an_error(experts: np.ndarray | None, said: str) -> None:
+    with pytest.raises(EngineError, match=f"vLLM read 4 columns for an answer to 'a', and of their experts {said}"):
+        written(dataclasses.replace(ANSWER, experts=experts), PROMPT)
+
+
+def runner() -> SimpleNamespace:
+    """Two requests in a cache with blocks of two tokens; the second one shares the first block of the other."""
+    tables = np.array([[3, 1, 0], [3, 2, 0]], dtype=np.int32)
+    table = SimpleNamespace(block_size=2, block_table=SimpleNamespace(np=tables), slot_mapping=SimpleNamespace(gpu=torch.zeros(8).long()))
+    return SimpleNamespace(input_batch=SimpleNamespace(block_table=[None, table], req_id_to_index={"1-ab12": 0, "11-cd34": 1}))
+
+
+def test_a_column_that_was_found_has_the_experts_of_its_slot() -> None:
+    routes, seen = Routes(), SimpleNamespace(rows=torch.zeros(0))
+    routes._runner, routes._group = runner(), 1
+    routes._seen = SimpleNamespace(snapshot_routing_data=lambda columns: seen.rows[:columns])
+    routes._kept = torch.zeros((8, 1, 1), dtype=torch.uint8)
+    slots = routes._runner.input_batch.block_table[1].slot_mapping.gpu
+    # three columns of the first request, then its fourth and the third of the second, which found two
+    for rows, places in (([10, 11, 12], [6, 7, 2]), ([13, 22], [3, 4])):
+        seen.rows = torch.tensor(rows, dtype=torch.uint8)[:, None, None]
+        slots[: len(places)] = torch.tensor(places)
+        routes._step(len(rows))
+    first, second = routes.fetch("1", 4), routes.fetch("11", 3)
+    assert first is not None
+    assert second is not None
+    assert first.ravel().tolist() == [10, 11, 12, 13]
+    assert second.ravel().tolist() == [10, 11, 22]
+    assert routes.fetch("2", 1) is None, "a request that is not there"
+
+
+def test_a_model_whose_routers_vllm_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Router(torch.nn.Module):
+        pass
+
+    model = torch.nn.ModuleList([Router(), Router()])
+    with pytest.raises(ConfigError, match=r"rollout\.router_replay: its routers are Router; replayed are"):
+        require_routers(model, 2)
+    monkeypatch.setattr(routing, "RULES", {"Router": routing._softmax})
+    require_routers(model, 2)
+    with pytest.raises(ConfigError, match="its model in vLLM has routers in 3 layers, and here in 2; take it out"):
+        require_routers(model, 3)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout
 
 from tests.faults.test_resume_families import small
 from tests.support import delta_kernel, given, vllm_core
+from tests.support.episodes import family_episodes
 from tests.support.reports import written
 from tests.support.vllm_pair import Pair
 from vlmrl.config.load import loaded
@@ -135,6 +137,12 @@ def shifted(pair: Pair, seed: int) -> None:
     pair.moved(tower=True)
 
 
+def steps(config: Config) -> list[dict[str, Any]]:
+    """What the steps of a run have logged."""
+    train_from(loaded(config), Places(model=config.model.path, data=Path(config.data.root)), Ui(quiet=True))
+    return [line for line in read_metrics(Path(config.run.root) / config.run.name / "metrics.jsonl") if "grad_norm" in line]
+
+
 def test_experts_are_those_of_the_policy_before_and_after_updates(pair: Pair) -> None:
     last: torch.Tensor | None = None
     for update in range(3):
@@ -204,10 +212,7 @@ def test_a_run_trains_with_the_experts_of_vllm(name: str, tmp_path: Path, monkey
     config["stages"][1]["steps"] = 3
     vllm = {"cache_bytes": 2**28, "max_model_len": 1024, "block_size": 32}
     config["stages"][1]["rollout"] |= {"engine": "vllm", "router_replay": True, "vllm": vllm, "num_generations": 6, "max_new_tokens": 8}
-    made = Config.model_validate(config)
-    train_from(loaded(made), Places(model=made.model.path, data=Path(made.data.root)), Ui(quiet=True))
-    lines = [line for line in read_metrics(Path(made.run.root) / made.run.name / "metrics.jsonl") if line["stage"] == "rl"]
-    lines = [line for line in lines if "grad_norm" in line]
+    lines = [line for line in steps(Config.model_validate(config)) if line["stage"] == "rl"]
     assert len(lines) == 3
     for line in lines:
         gaps = [value for key, value in line.items() if key.startswith("sampling/logp_gap")]
@@ -216,6 +221,22 @@ def test_a_run_trains_with_the_experts_of_vllm(name: str, tmp_path: Path, monkey
         assert max(gaps) < EQUAL
         assert line["grad_norm"] > 0
         assert line["work/synced_bytes"] > 0
+
+
+def test_turns_train_with_the_experts_of_vllm(tmp_path: Path) -> None:
+    """Conversations of two turns: a turn's prompt is mostly found in the prefix cache, and its experts with it."""
+    model = given.make_model("qwen3_vl_moe", tmp_path / "model", head=HEAD)
+    written(model, layouts=("repeat", "shared_prefix"), model_type="qwen3_vl_moe", engine="vllm")
+    config = family_episodes("qwen3_vl_moe", model, tmp_path / "runs")
+    (stage,) = config["stages"]
+    vllm = {"cache_bytes": 2**28, "max_model_len": 2048, "block_size": 32}
+    stage["rollout"] |= {"engine": "vllm", "router_replay": True, "vllm": vllm}
+    lines = steps(Config.model_validate(config))
+    assert len(lines) == stage["steps"]
+    for line in lines:
+        print(line["sampling/router_flips"], line["sampling/turn_gap/0"], line["sampling/turn_gap/1"])
+        assert line["sampling/router_flips"] == 0
+        assert max(line["sampling/turn_gap/0"], line["sampling/turn_gap/1"]) < EQUAL
 
 
 def test_prompts_in_parts_and_a_cache_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

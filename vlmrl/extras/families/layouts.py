@@ -25,6 +25,7 @@ from vlmrl.extras.families import generic, masks, probe, recurrent, routing
 from vlmrl.extras.families.cache import fork as fork_cache
 from vlmrl.extras.families.cache import gradient_cache
 from vlmrl.extras.families.generic import Encoded, Head, TowerOutput
+from vlmrl.types import Prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,15 @@ class Subject:
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.model.parameters()).device
+
+    @property
+    def routers(self) -> int:
+        """Layers that have one."""
+        return len(routing.routers_of(self.model))
+
+    def routes(self, prompt: Prompt, ids: Sequence[int], experts_NLk: Tensor) -> tuple[str, str]:
+        """Write the choices of an engine as rollouts keep them (`routing.routes`)."""
+        return routing.routes(prompt, ids, experts_NLk)
 
     def hand_over(self, argued: Any) -> HandedOver:
         """Pass a medium through the tower. `argued`: what the family's processor made of it (`families.scribe.ProcessorOutput`)."""

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from vlmrl.extras.families.recurrent import carried
-from vlmrl.types import digest
+from vlmrl.types import Prompt, digest
 
 FREE = -1
 """In place of an expert: the column chooses itself."""
@@ -229,6 +229,12 @@ def written(experts_NLk: Tensor, marked: str) -> str:
     values = experts_NLk.cpu().numpy()
     size = 2 if values.size and int(values.max()) > 255 else 1
     return f"{marked} {layers} {k} {size} {base64.b64encode(values.astype(f'<u{size}').tobytes()).decode()}"
+
+
+def routes(prompt: Prompt, ids: Sequence[int], experts_NLk: Tensor) -> tuple[str, str]:
+    """Write (those of a prompt's columns, those of its answer's) as text; the last token of an answer was never read."""
+    before = written(experts_NLk[: len(prompt.ids)], mark(prompt.ids, [handle.key for handle in prompt.media]))
+    return before, written(experts_NLk[len(prompt.ids) :], mark(ids))
 
 
 def read(text: str, marked: str, count: int) -> Tensor | None:

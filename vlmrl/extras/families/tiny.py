@@ -16,7 +16,7 @@ import torch
 
 from vlmrl.compat import ensure_torchvision
 from vlmrl.errors import ConfigError
-from vlmrl.extras.families.tiny_parts import CHAT, DELTA, EXPERTS, QWEN_NAMED, TOWER, mrope, template, text_sizes, tokenizer
+from vlmrl.extras.families.tiny_parts import CHAT, DELTA, EXPERTS, QWEN_NAMED, TOWER, mrope, published, template, text_sizes, tokenizer
 
 Made = tuple[Any, Any]
 """(config, processor)."""
@@ -373,30 +373,11 @@ TINY: dict[str, Callable[[], Made]] = {
 """Configuration -> how its tiny folder is made. Most are named after a model type; `gemma4_moe` and `gemma4_causal` are kinds of one."""
 
 
-PUBLISHED = {"gemma3": ("vision_tower.", "vision_tower.vision_model.")}
-"""Configuration -> (how names of transformers begin, how those in published files do), where `save_pretrained` does not write the latter.
-transformers reads both, vLLM the published ones."""
-
-
-TURNED = {"qwen3_vl_moe": (".experts.gate_up_proj", ".experts.down_proj")}
-"""Configuration -> ends of the names of tensors that published files hold the other way round, rows as columns. transformers turns those
-whose shape tells, and does not turn them back where it writes; vLLM turns all."""
-
-
-def _turn(file: Path, ends: tuple[str, ...]) -> None:
-    """Give the tensors of a file the shapes that published files have."""
+def _publish(name: str, file: Path) -> None:
+    """Give the tensors of a file the names and shapes that published files have."""
     from safetensors.torch import load_file, save_file
 
-    held = {name: one.transpose(1, 2).contiguous() if name.endswith(ends) else one for name, one in load_file(file).items()}
-    save_file(held, file, {"format": "pt"})
-
-
-def _rename(file: Path, begins: str, published: str) -> None:
-    """Give the tensors of a file the names that published files have."""
-    from safetensors.torch import load_file, save_file
-
-    held = load_file(file)
-    save_file({published + key.removeprefix(begins) if key.startswith(begins) else key: held[key] for key in held}, file, {"format": "pt"})
+    save_file(published(name, load_file(file)), file, {"format": "pt"})
 
 
 def randomise(model: torch.nn.Module, seed: int) -> None:
@@ -455,7 +436,4 @@ def write_tiny(name: str, folder: Path, *, seed: int = 0, head: int | None = Non
     model.generation_config = GenerationConfig(eos_token_id=text.eos_token_id, pad_token_id=text.pad_token_id)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
-    if name in PUBLISHED:
-        _rename(folder / "model.safetensors", *PUBLISHED[name])
-    if name in TURNED:
-        _turn(folder / "model.safetensors", TURNED[name])
+    _publish(name, folder / "model.safetensors")

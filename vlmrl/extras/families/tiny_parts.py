@@ -1,4 +1,4 @@
-"""What tiny models are made of: sizes, a tokenizer of bytes, a chat template."""
+"""What tiny models are made of: sizes, a tokenizer of bytes, a chat template, and the names and shapes of published files."""
 
 from __future__ import annotations
 
@@ -74,3 +74,18 @@ def mrope(interleaved: bool = False, **more: Any) -> dict[str, Any]:
     """Rotary positions of time, height and width, for heads of 16 rotary dimensions."""
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]} | more
     return rope | ({"mrope_interleaved": True} if interleaved else {})
+
+
+RENAMED = {"gemma3": ("vision_tower.", "vision_tower.vision_model.")}
+"""Configuration -> (how names of transformers begin, how those in published files do), where `save_pretrained` does not write the latter.
+transformers reads both, vLLM the published ones."""
+TURNED = {"qwen3_vl_moe": (".experts.gate_up_proj", ".experts.down_proj")}
+"""Configuration -> ends of the names of tensors that published files hold the other way round, rows as columns. transformers turns those
+whose shape tells, and does not turn them back where it writes; vLLM turns all."""
+
+
+def published(name: str, held: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the tensors that transformers wrote the names and shapes that published files of a configuration have."""
+    (begins, begin), ends = RENAMED.get(name, ("", "")), TURNED.get(name, ())
+    out = {begin + key.removeprefix(begins) if key.startswith(begins) else key: one for key, one in held.items()}
+    return {key: one.transpose(1, 2).contiguous() if key.endswith(ends) else one for key, one in out.items()}

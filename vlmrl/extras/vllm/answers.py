@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from vlmrl.errors import ConfigError, EngineError, NumericsError
 from vlmrl.extras.vllm.inputs import Completion
@@ -60,14 +61,16 @@ class CompletionCollector:
         *,
         version: int,
         done: Done | None,
+        subject: Any = None,
     ):
         """
         Args:
             version: of the policy that answers.
             done: called with a request's number and rollouts as soon as its last answer is there.
+            subject: of the policy, where answers bring experts (`routes.written`).
         """
         self._requests, self._settings, self._bundle = requests, settings, bundle
-        self._counted, self._version, self._done = counted, version, done
+        self._counted, self._version, self._done, self._subject = counted, version, done, subject
         self._rollouts: list[dict[int, Rollout]] = [{} for _ in requests]
         self._lost: dict[tuple[int, int], int] = {}
         self.open = sum(len(request.seeds) for request in requests)
@@ -91,7 +94,7 @@ class CompletionCollector:
                 raise given_up(request, why)
             self._counted.asked_again += 1
             return False
-        taken = written(answer, request.prompt) if self._settings.routes else ()
+        taken = written(answer, request.prompt, self._subject) if self._settings.routes else ()
         own[k] = replace(rollout_of(answer, request, k, self._bundle, version=self._version), routes=taken)
         self.open -= 1
         if self.whole(number) and self._done is not None:

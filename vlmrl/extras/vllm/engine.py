@@ -250,7 +250,7 @@ class VllmEngine(Counted):
         """
         super().__init__()
         if core.options.routes:
-            require_routers(policy.model, len(core.routed))
+            require_routers(policy.subject, len(core.routed))
         self.core = core
         self.policy = policy
         self.clips = clips
@@ -347,7 +347,8 @@ class _Run:
     def __init__(self, engine: VllmEngine, version: Version, requests: Sequence[Request], settings: GenerationSettings, done: Done | None):
         self.engine, self.version, self.requests, self.settings = engine, version, requests, settings
         self.bundle = engine.policy.bundle
-        self.collected = CompletionCollector(requests, settings, self.bundle, engine, version=version.policy, done=done)
+        more = {"version": version.policy, "done": done, "subject": engine.policy.subject}
+        self.collected = CompletionCollector(requests, settings, self.bundle, engine, **more)
         self.open: dict[str, tuple[int, int]] = {}
         """Name of a running request -> (number of ours, answer)."""
         self.inputs: dict[int, Any] = {}

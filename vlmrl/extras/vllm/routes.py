@@ -1,4 +1,4 @@
-"""The experts that vLLM's routers take while it answers (`rollout.router_replay`), as updates replay them (`families.routing`).
+"""The experts that vLLM's routers take while it answers (`rollout.router_replay`), as updates replay them.
 
 vLLM hands them out with an answer (`enable_return_routed_experts`), by its newer model runner, which needs Triton and so does not run on a
 CPU. There `Routes` keeps them inside its worker: vLLM's own capture sees what each router takes, and a row is kept for every slot of the
@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from vlmrl.errors import ConfigError, EngineError
-from vlmrl.extras.families import routing
 from vlmrl.extras.vllm.inputs import Completion
 from vlmrl.types import Prompt
 
@@ -83,23 +82,25 @@ class Routes:
         return self._kept[torch.from_numpy(slots)].numpy()
 
 
-def require_routers(model: Any, layers: int) -> None:
+def require_routers(subject: Any, layers: int) -> None:
     """
     Args:
+        subject: a policy's, whose family says what its routers are; None: a family without any.
         layers: those of vLLM's model that have a router.
 
     Raises:
         ConfigError: the trainer's model has others, or its routers are not replayed.
     """
-    why = routing.refused(routers := routing.routers_of(model))
-    if not why and layers != len(routers):
-        why = f"its model in vLLM has routers in {layers} layers, and here in {len(routers)}"
+    why = "it has no routers"
+    if subject is not None:
+        differ = f"its model in vLLM has routers in {layers} layers, and here in {subject.routers}" if layers != subject.routers else ""
+        why = subject.unrouted or differ
     if why:
         raise ConfigError(f"rollout.router_replay: {why}; take it out")
 
 
-def written(answer: Completion, prompt: Prompt) -> tuple[str, str]:
-    """Write the experts of an answer as text: (those of its prompt, its own).
+def written(answer: Completion, prompt: Prompt, subject: Any) -> tuple[str, str]:
+    """Write the experts of an answer as text: (those of its prompt, its own), as the policy's `subject` reads them.
 
     Raises:
         EngineError: they are not those of as many columns as were read.
@@ -108,7 +109,4 @@ def written(answer: Completion, prompt: Prompt) -> tuple[str, str]:
     if answer.experts is None or len(answer.experts) != read:
         found = "none" if answer.experts is None else f"those of {len(answer.experts)}"
         raise EngineError(f"vLLM read {read} columns for an answer to '{prompt.sample.id}', and of their experts gave {found}")
-    experts_CLk = torch.from_numpy(answer.experts.astype(np.int64))
-    before, behind = experts_CLk[: len(prompt.ids)], experts_CLk[len(prompt.ids) :]
-    marks = routing.mark(prompt.ids, [handle.key for handle in prompt.media]), routing.mark(answer.ids)
-    return routing.written(before, marks[0]), routing.written(behind, marks[1])
+    return subject.routes(prompt, answer.ids, torch.from_numpy(answer.experts.astype(np.int64)))

@@ -18,11 +18,12 @@ from vlmrl.types import Prompt, Sample
 SAMPLE = Sample(id="a", task="t", answer_type="free", question="q", media=(), answer="x", gt={})
 PROMPT = Prompt(sample=SAMPLE, ids=(5, 6, 7), media=(), spans=(), answer_format="answer_only")
 ANSWER = Completion(ids=(8, 9), logprobs=(-0.1, -0.2), reason="stop", cached=0, prompt_ids=PROMPT.ids)
+SUBJECT = SimpleNamespace(unrouted="", routers=2, routes=routing.routes)
 EXPERTS = np.arange(4 * 2 * 2, dtype=np.uint8).reshape(4, 2, 2)
 
 
 def test_experts_are_written_as_updates_read_them() -> None:
-    before, behind = written(dataclasses.replace(ANSWER, experts=EXPERTS), PROMPT)
+    before, behind = written(dataclasses.replace(ANSWER, experts=EXPERTS), PROMPT, SUBJECT)
     prompt, answer = routing.read(before, routing.mark(PROMPT.ids), 3), routing.read(behind, routing.mark(ANSWER.ids), 1)
     assert prompt is not None
     assert answer is not None
@@ -32,7 +33,7 @@ def test_experts_are_written_as_updates_read_them() -> None:
 @pytest.mark.parametrize(("experts", "said"), [(None, "gave none"), (EXPERTS[:3], "gave those of 3")])
 def test_experts_of_other_columns_are_an_error(experts: np.ndarray | None, said: str) -> None:
     with pytest.raises(EngineError, match=f"vLLM read 4 columns for an answer to 'a', and of their experts {said}"):
-        written(dataclasses.replace(ANSWER, experts=experts), PROMPT)
+        written(dataclasses.replace(ANSWER, experts=experts), PROMPT, SUBJECT)
 
 
 def runner() -> SimpleNamespace:
@@ -61,14 +62,11 @@ def test_a_column_that_was_found_has_the_experts_of_its_slot() -> None:
     assert routes.fetch("2", 1) is None, "a request that is not there"
 
 
-def test_a_model_whose_routers_vllm_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Router(torch.nn.Module):
-        pass
-
-    model = torch.nn.ModuleList([Router(), Router()])
-    with pytest.raises(ConfigError, match=r"rollout\.router_replay: its routers are Router; replayed are"):
-        require_routers(model, 2)
-    monkeypatch.setattr(routing, "RULES", {"Router": routing._softmax})
-    require_routers(model, 2)
+def test_a_model_whose_routers_vllm_does_not_have_is_refused() -> None:
+    require_routers(SUBJECT, 2)
     with pytest.raises(ConfigError, match="its model in vLLM has routers in 3 layers, and here in 2; take it out"):
-        require_routers(model, 3)
+        require_routers(SUBJECT, 3)
+    with pytest.raises(ConfigError, match=r"rollout\.router_replay: its routers are X; take it out"):
+        require_routers(SimpleNamespace(unrouted="its routers are X", routers=2), 2)
+    with pytest.raises(ConfigError, match="it has no routers"):
+        require_routers(None, 2)

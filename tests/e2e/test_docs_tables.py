@@ -243,6 +243,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/distillation.md", "A teacher that looks closer"): "measured; docs/benchmarks/distill_crop.json",
     ("docs/distillation.md", "Beside other ways to learn the same"): "measured; docs/benchmarks/distill_grounding.json",
     ("docs/distillation.md", "Half of the frames"): "measured; docs/benchmarks/distill_shell.json",
+    ("docs/distillation.md", "Three bases, five seeds each"): "measured; docs/benchmarks/distill_base0.json",
     ("docs/distillation.md", "What a step costs"): "measured; docs/benchmarks/distill.md",
     ("docs/distillation.md", "*"): "numbers of three runs of examples/distill.yaml",
     ("docs/environments.md", "Evaluation"): "tests/unit/extras/agents/test_evals_episodes.py",

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from vlmrl.extras import PROVIDES
 from vlmrl.methods import PACKAGES
 
 ROOT = Path(__file__).parents[1]
@@ -71,6 +72,7 @@ def roots() -> Iterator[str]:
             yield name
     for package in (*PACKAGES, "vlmrl.answers"):  # `methods`, and the package of answer types itself, import every file in these
         yield from (name for name in MODULES if name == package or name.startswith(f"{package}."))
+    yield from (place.partition(":")[0] for places in PROVIDES.values() for place in places.values())
     for script in sorted((ROOT / "data").rglob("*.py")):
         yield from uses(ast.parse(script.read_text(encoding="utf-8")))
 

@@ -7,20 +7,18 @@ disc depends on bars. Four frames of the right scene, from its start on, show th
 
 Rows of RL and of evaluation are the question, its video and its answer. The splits of `tasks.LOOSE` teach the two turns of an episode
 instead, each as a row of its own, as `history: {screens: 1, actions: false}` shows them: which clip to look at, and what it shows. There
-the look is careless: every fourth one goes to a scene drawn at random.
+the look is careless, as in `agents.toy_zoom`: every second one goes to a scene drawn at random.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from vlmrl.extras.agents.calls import Call
 from vlmrl.extras.agents.stripes import WAYS
@@ -29,6 +27,7 @@ from vlmrl.extras.toy.kinds import PictureKind
 from vlmrl.extras.toy.picture import COLORS, GREY, PAINT, Item, Several, png
 from vlmrl.extras.toy.tasks import LOOSE, Split
 from vlmrl.extras.toy.world import encode_mp4
+from vlmrl.media.image import decode_image
 from vlmrl.rng import generator, key
 
 TASK = "toy_clip"
@@ -130,13 +129,12 @@ def items(seed: int, split: Split, index: int) -> list[Item]:
             Several(row={**row, **own, "meta": {"calls": [frames_call(film.scene).text()]}}, pixels=next(frames(film)), named={file: data})
         ]
     careless = key(seed, "toy-clip", split, index, "careless")
-    scene = careless // 4 % SCENES if careless % 4 == 0 else film.scene
+    scene = careless // 2 % SCENES if careless % 2 else film.scene
     out: list[Item] = []
     for turn, ((prompt, pictures), answer) in enumerate(zip(turns(film, scene), (frames_call(scene).text(), film.answer), strict=True)):
         named = {f"images/{split}/{index:06d}-{turn}-{n}.png": file for n, file in enumerate(pictures)}
         own = {"id": f"{name}-{turn}", "data_type": "multi_image", "images": list(named), "prompt": prompt, "answer": answer}
-        first = np.asarray(Image.open(io.BytesIO(pictures[0])).convert("RGB"))
-        out.append(Several(row={**row, **own, "meta": {"turn": turn}}, pixels=first, named=named))
+        out.append(Several(row={**row, **own, "meta": {"turn": turn}}, pixels=decode_image(pictures[0]), named=named))
     return out
 
 

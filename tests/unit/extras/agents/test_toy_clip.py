@@ -64,11 +64,11 @@ def test_rows_of_turns_are_what_the_environment_shows(index: int, tmp_path: Path
     assert (end.reward, end.outcome) == (1.0, "success")
 
 
-def test_every_fourth_look_of_pretraining_goes_anywhere() -> None:
+def test_every_second_look_of_pretraining_goes_anywhere() -> None:
     right = 0
     for index in range(40):
         first, second = items(0, "pretrain", index)
         film = make_film(0, "pretrain", index)
         right += first.row["answer"] == frames_call(film.scene).text()
         assert second.row["answer"] == film.answer
-    assert 24 <= right <= 38
+    assert 15 <= right <= 32

@@ -90,7 +90,9 @@ def test_killed_with_code_of_its_own_for_delta_nets(tmp_path: Path) -> None:
 def test_killed_while_experts_of_sampling_are_replayed(family: str, tmp_path: Path) -> None:
     """Answers are sampled a step ahead, so the experts of an older policy go through the journal to an update."""
     ahead = {"importance_correction": {"name": "tis"}, "updates_per_step": 2}
-    rl = check_resume(family, tmp_path, [KILLS], "shared_prefix", rollout={"router_replay": True, "staleness": 1}, stage=ahead)
+    # sampling first: how much of the next step is sampled before an update is a matter of time
+    kills = [tuple(reversed(KILLS))]
+    rl = check_resume(family, tmp_path, kills, "shared_prefix", rollout={"router_replay": True, "staleness": 1}, stage=ahead)
     assert all(0 <= line["sampling/router_flips"] < 1 for line in rl)
     assert rl[-1]["rollout/staleness"] == 2, "updates, of which a step has two"
 

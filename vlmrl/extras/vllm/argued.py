@@ -143,7 +143,7 @@ class ServedInputs:
         self._lock = threading.Lock()
 
     def engine_input(self, placed: Placed, patches: Mapping[str, np.ndarray], version: Version) -> Any:
-        """Make what `generate` of vLLM's engine takes. `media`: as `ArguedMedia.patches` gives them, by key.
+        """Make what `generate` of vLLM's engine takes. `patches`: as `ArguedMedia.patches` gives them, by key.
 
         Raises:
             ConfigError: vLLM does not take a medium of this model as its own processor makes it.

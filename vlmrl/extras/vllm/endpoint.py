@@ -38,7 +38,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from vlmrl.config.addresses import is_loopback
-from vlmrl.errors import ConfigError
+from vlmrl.errors import ConfigError, EngineError
 from vlmrl.extras.vllm.argued import ServedInputs
 from vlmrl.extras.vllm.hosted import VllmAsync
 from vlmrl.extras.vllm.inputs import Placed, Version
@@ -316,6 +316,7 @@ class Plugin:
         if given is not None:
             argued = await asyncio.to_thread(lambda: ServedInputs(config.model, config, **json.loads(given)))
         engine = VllmAsync(engine_client, argued)
+        engine.fail_with(EngineError.exit_code)
         if os.environ.get(TEACHER):
             from vlmrl.extras.vllm.identity import identity_of
 

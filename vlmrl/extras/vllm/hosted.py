@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import itertools
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +27,24 @@ from vlmrl.extras.vllm.worker import LoadReport
 
 STILL = Version(policy=0, vision=0)
 """Of the weights that a teacher's server was started with."""
+KILLED_AFTER = 30.0
+"""Seconds in which an engine may end by itself once its server has gone."""
+
+
+def end_with_server() -> None:
+    """In an engine's process: end once the server's process has gone. vLLM's engine outlives a server that is killed, for ever and with all
+    the memory of its device, so that no other one can be started there."""
+    server = multiprocessing.parent_process()
+    if server is None:
+        return
+
+    def watch() -> None:
+        server.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(KILLED_AFTER)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="end-with-server", daemon=True).start()
 
 
 @contextmanager
@@ -72,6 +97,24 @@ class VllmAsync:
     def failed(self) -> bool:
         """Whether the engine has ended."""
         return bool(self._client.errored)
+
+    def fail_with(self, code: int) -> None:
+        """Have this process end with a code where the engine ends by itself. vLLM ends the server with 0 then, and whoever starts what has
+        failed again would not."""
+        shutdown = self._client.shutdown
+
+        def ended() -> None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+        def first(*given: Any, **named: Any) -> Any:
+            self._client.shutdown = shutdown
+            if self.failed:  # before anybody has asked it to end
+                atexit.register(ended)
+            return shutdown(*given, **named)
+
+        self._client.shutdown = first
 
     async def pulse(self) -> None:
         """Return once it gets on."""

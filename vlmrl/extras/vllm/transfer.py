@@ -21,17 +21,19 @@ from vllm.distributed.weight_transfer.base import (  # pyright: ignore[reportMis
 )
 
 from vlmrl.extras.vllm.carrier import Carrier, CarrierError, Line, cut
+from vlmrl.extras.vllm.hosted import end_with_server
 from vlmrl.extras.vllm.worker import Landing, LoadReport, nothing
 
 BACKEND = "vlmrl"
 
 
 def register() -> None:
-    """Make the backend known, in every process of vLLM (`vllm.general_plugins`)."""
+    """Make the backend known, in every process of a server (`vllm.general_plugins`)."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory  # pyright: ignore[reportMissingImports]
 
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, __name__, Receiver.__name__)
+        end_with_server()
 
 
 @dataclass

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -429,3 +432,62 @@ def test_a_line_that_breaks_is_met_anew_and_its_weights_are_of_no_version(served
     filled(remote)
     assert served.engine.calls.count("join") == 2
     assert remote.held == VERSION
+
+
+# ---- processes that end --------------------------------------------------------------------------------------------------
+
+SERVER = """
+import multiprocessing, time
+from vlmrl.extras.vllm import hosted
+
+def engine(said):
+    hosted.end_with_server()
+    said.put("up")
+    time.sleep(600)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    said = context.Queue()
+    made = context.Process(target=engine, args=(said,))
+    made.start()
+    said.get()
+    print(made.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_an_engine_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    with subprocess.Popen([sys.executable, str(tmp_path / "server.py")], stdout=subprocess.PIPE, text=True, env=environment) as server:
+        assert server.stdout is not None
+        engine = int(server.stdout.readline())
+        server.kill()
+    end = time.monotonic() + 60
+    while Path(f"/proc/{engine}").exists() and "\nState:\tZ" not in Path(f"/proc/{engine}/status").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+ENDING = """
+import sys
+from types import SimpleNamespace as Fields
+from vlmrl.extras.vllm.hosted import VllmAsync
+
+calls = []
+config = Fields(parallel_config=Fields(data_parallel_size=1))
+client = Fields(vllm_config=config, errored=False, shutdown=lambda timeout=0: calls.append(timeout))
+VllmAsync(client).fail_with(70)
+if sys.argv[1] == "ended":
+    client.errored = True
+client.shutdown(timeout=3)
+client.errored = True  # as it is once it has been shut down
+client.shutdown()
+print(calls)
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("ended", 70), ("asked", 0)])
+def test_a_server_fails_where_its_engine_ends_by_itself(how: str, code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING, how], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (code, "[3, 0]\n"), done.stderr

@@ -132,7 +132,7 @@ def het_job(group: Group) -> str:
         head.append(_component(one.count // each, each, [f"--gpus-per-task={one.gpus}"]))
         listen = f"0.0.0.0:$(({FIRST} + SLURM_LOCALID))"
         line = " ".join(f'"{word}"' if word == listen else shlex.quote(word) for word in one.words(listen, TOKEN))
-        body.append(f"srun --het-group={n} --kill-on-bad-exit=0 bash -c {shlex.quote(f'exec {line}')} &")
+        body.append(f"srun --het-group={n} --kill-on-bad-exit=0 bash -c {shlex.quote(_again(line))} &")
         waits.append(f'{one.name.upper()}=$(addresses "$SLURM_JOB_NODELIST_HET_GROUP_{n}" {each})')
         told += one.told(f"${{{one.name.upper()}}}", TOKEN)
     line = _quoted(group.train_words("$HOST", told))
@@ -155,6 +155,12 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT # servers end with the trainer
 {new_line.join(body)}
 srun --het-group=0 --kill-on-bad-exit=1 {line}
 """
+
+
+def _again(line: str) -> str:
+    """A line for bash that starts a server again whenever it has ended, but for a mistake that would come again."""
+    mistakes = "|".join(str(code) for code in sorted(set(IN_VAIN)))
+    return f"while :; do {line}; code=$?; case $code in {mistakes}) exit $code ;; esac; sleep 5; done"
 
 
 def _component(nodes: int, tasks: int, more: Sequence[str]) -> str:

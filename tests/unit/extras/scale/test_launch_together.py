@@ -16,7 +16,7 @@ from tests.support.documents import parse_vlmrl
 from vlmrl.config.load import load
 from vlmrl.errors import ConfigError
 from vlmrl.extras.scale.launch import Job
-from vlmrl.extras.scale.together import CARDS, WRITERS, Group, group_of, het_job, job_group, job_set
+from vlmrl.extras.scale.together import CARDS, WRITERS, Group, _again, group_of, het_job, job_group, job_set
 
 VLLM = ("toy_video", "stages.rl.rollout.engine=vllm", "model.positions=max", "stages.rl.advantage={name: grpo}")
 TAUGHT = ("distill_3b_1x24gb",)
@@ -94,7 +94,8 @@ def test_the_heterogeneous_job_of_slurm(tmp_path: Path) -> None:
     subprocess.run(["bash", str(script)], cwd=tmp_path, env=env, timeout=30, check=True, capture_output=True)
     *_, shell, option, line = (tmp_path / "said.1").read_text().split("\0")[:-1]
     assert (shell, option) == ("bash", "-c")
-    served = command(shlex.split(line.removeprefix("exec ").replace("$((7000 + SLURM_LOCALID))", "7003")))
+    line = line.removeprefix("while :; do ").partition(";")[0]  # a server that has ended is started again
+    served = command(shlex.split(line.replace("$((7000 + SLURM_LOCALID))", "7003")))
     assert (str(served["rollouts"]), served["listen"]) == ("toy_video", "0.0.0.0:7003")
     trainer = (tmp_path / "said.0").read_text().split("\0")[:-1]
     found = command(trainer[trainer.index("vlmrl") :])
@@ -107,6 +108,17 @@ def test_the_heterogeneous_job_of_slurm(tmp_path: Path) -> None:
     assert "--nodes=2\n" in trainers
     assert "--gpus-per-node=8" in trainers
     assert all(one in servers for one in ("#SBATCH --nodes=2\n", "#SBATCH --ntasks-per-node=4\n", "#SBATCH --gpus-per-task=2\n"))
+
+
+def test_slurm_starts_a_server_again_but_for_a_mistake(tmp_path: Path) -> None:
+    line = _again('vlmrl serve --listen "0.0.0.0:$((7000 + SLURM_LOCALID))"')
+    (tmp_path / "vlmrl").write_text('#!/bin/bash\necho "$3" >>said; [ "$(wc -l <said)" = 3 ] && exit 64; exit $(($(wc -l <said) - 1))\n')
+    (tmp_path / "sleep").write_text("#!/bin/bash\n")
+    for name in ("vlmrl", "sleep"):
+        (tmp_path / name).chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_LOCALID": "2"}
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, timeout=30, check=False)
+    assert (done.returncode, (tmp_path / "said").read_text()) == (64, "0.0.0.0:7002\n" * 3), "after 0 and 1 again, after 64 no more"
 
 
 def test_what_the_user_wrote_is_no_business_of_the_shell() -> None:

@@ -1,15 +1,19 @@
-"""Two trainers and a rollout server with vLLM, each on a host of its own, for ten steps in which every link and every process fails once.
-The same command ends the run: every group trained, on the answers that were sampled for it, and no step left out.
+"""Two trainers and two rollout servers with vLLM, each on a host of its own, started by the script that `vlmrl plan --launch` writes for
+slurm. While it trains every link is cut and every process killed once. The script, submitted again where it has ended, ends the run: every
+group trained once, on the answers that were sampled for it, and no step left out.
 
-The hosts are network namespaces (`tests.support.netns`). Needs vLLM (its CPU build is enough) in the environment of the tests.
+The hosts are network namespaces (`tests.support.netns`), and slurm is `tests.support.slurm`. Needs vLLM (its CPU build is enough) in the
+environment of the tests.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,149 +26,159 @@ from safetensors.torch import load_file
 
 pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout.md")
 
-from tests.support import ahead, media_layouts, runs, served
-from tests.support.host_ranks import Training, environment
+from tests.support import ahead, media_layouts, runs, served, slurm
+from tests.support.host_ranks import environment
 from tests.support.netns import Hosts, unavailable
 from vlmrl.run.tracking import read_metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "there are namespaces")]
 
-STEPS, PROMPTS, ANSWERS = 10, 4, 4
-SERVER, PORT = 2, 7000
-LOST = 45.0
-"""Seconds within which all have ended when a rank is lost; on a machine that is not busy it is 15."""
+STEPS, PROMPTS, ANSWERS = 80, 4, 4
+TRAINERS, SERVERS = (0, 1), (2, 3)
+CUT = 25.0
+"""Seconds for which a link is cut: longer than a rank or a server may be silent."""
 LONG = 900.0
+ENDS = (69, 70, 75, 128 + signal.SIGKILL)
+"""Exit codes of a job after which it is submitted again; 75 is that of a host which slurm has stopped since the other one failed."""
+RANK, LAUNCHER, SERVER, ENGINE = "a rank", "a launcher", "a server", "an engine"
+EVENTS = (
+    *(("the link", host) for host in (3, 1, 2, 0)),
+    (RANK, 0),
+    (SERVER, 2),
+    (LAUNCHER, 1),
+    (ENGINE, 3),
+    (RANK, 1),
+    (SERVER, 3),
+    (LAUNCHER, 0),
+    (ENGINE, 2),
+)
+"""One after each of the first steps: what is lost, and on which host."""
 
 
 @dataclass
 class Site:
-    """Three hosts, a config, and what runs on them."""
+    """Four hosts, a config, its script, and the job that runs."""
 
     hosts: Hosts
     config: dict[str, Any]
-    folder: Path
-    server: subprocess.Popen[bytes] | None = None
-    starts: int = 0
+    script: Path
+    jobs: list[slurm.Job] = field(default_factory=list[slurm.Job])
     events: list[str] = field(default_factory=list[str])
 
-    def serve(self) -> None:
-        """Start the server, and wait for it."""
-        self.starts += 1
-        said = self.folder / f"server{self.starts}.txt"
-        env = environment(**served.ENVIRONMENT, VLLM_HOST_IP="127.0.0.1")
-        command = served.command(str(self.folder / "recipe.yaml"), f"{self.hosts.addresses[SERVER]}:{PORT}", self.folder / "token")
-        self.server = self.hosts.start(SERVER, command, env=env, log=said)
-        served.address(self.server, said)
+    def submit(self) -> None:
+        folder = self.script.with_name(f"job{len(self.jobs)}")
+        env = environment(**served.ENVIRONMENT, VLLM_HOST_IP="127.0.0.1", **{ahead.FOLDER: str(self.config["run"]["root"])})
+        self.jobs.append(slurm.Job(self.hosts, self.script, folder, env=env))
 
-    def train(self) -> Training:
-        return Training(self.hosts, self.config, "audit")
+    @property
+    def job(self) -> slurm.Job:
+        return self.jobs[-1]
 
     def steps(self) -> int:
         """Steps that are saved."""
         return max((int(p.parent.name[-8:]) for p in (runs.run_dir(self.config) / "checkpoints").glob("step-*/manifest.json")), default=0)
 
-    def wait(self, training: Training, steps: int) -> None:
-        """Until so many steps are saved."""
-        end = time.monotonic() + LONG
+    def wait(self, steps: int) -> list[int]:
+        """Until so many steps are saved; where the job ends before, it is submitted again. The codes that it ended with."""
+        end, codes = time.monotonic() + LONG, list[int]()
         while self.steps() < steps:
-            assert training.running, training.text(0)[-3000:] + training.text(1)[-3000:]
-            assert time.monotonic() < end, training.text(0)[-3000:]
+            assert time.monotonic() < end, self.job.said()
+            if (code := self.job.process.poll()) is not None:
+                assert code in ENDS, f"{code}\n{self.job.said()}"
+                codes.append(code)
+                assert len(codes) < 3, self.job.said()
+                self.submit()
             time.sleep(0.05)
+        return codes
 
-    def note(self, what: str, began: float) -> None:
-        self.events.append(f"{what}: {time.monotonic() - began:.1f} s")
+    def pids(self, what: str, host: int) -> list[int]:
+        """Processes of a kind on a host."""
+        found: list[int] = []
+        for pid in self.hosts.pids(host):
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if KINDS[what](words):
+                found.append(pid)
+        return found
+
+    def lose(self, what: str, host: int) -> None:
+        """Cut a link for a while, or kill a process at once."""
+        if what == "the link":
+            self.hosts.cut(host)
+            time.sleep(CUT)
+            self.hosts.mend(host)
+            return
+        end = time.monotonic() + LONG
+        while not (pids := self.pids(what, host)):  # one that was lost before may still be coming up
+            assert time.monotonic() < end, self.job.said()
+            time.sleep(0.1)
+        os.kill(pids[0], signal.SIGKILL)
+        if what == LAUNCHER:  # then slurm ends the others
+            self.job.process.wait(LONG)
+        while what == SERVER and self.pids(ENGINE, host) and time.monotonic() < end:
+            time.sleep(0.1)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("hosts")
-    media_layouts.make(folder, "qwen2_5_vl")
-    with Hosts(3) as hosts:
-        config = runs.small_config(folder / "model", folder / "world", folder / "runs", steps=STEPS, beta=0.0)
+KINDS = {
+    RANK: lambda words: words[1:5] == ["-u", "-m", "vlmrl", "train"],
+    LAUNCHER: lambda words: words[1:4] == ["-m", "vlmrl", "train"] and "--gpus" in words,
+    SERVER: lambda words: "vllm.entrypoints.openai.api_server" in words,
+    ENGINE: lambda words: words[0].startswith("VLLM::EngineCore"),
+}
+"""Kind of a process -> whether these are the words of its command line."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    media_layouts.make(tmp_path, "qwen2_5_vl")
+    with Hosts(4) as hosts:
+        config = runs.small_config(tmp_path / "model", tmp_path / "world", tmp_path / "runs", steps=STEPS, beta=0.0)
         rl = config["stages"][1]
         rl["freeze"] = []
         rl["rollout"] |= {
             "engine": "vllm",
-            "vllm": {
-                "servers": [f"{hosts.addresses[SERVER]}:{PORT}"],
-                "token_file": str(folder / "token"),
-                "patience": LONG,
-                "cache_bytes": 2**28,
-                "max_model_len": 1024,
-                "block_size": 32,
-            },
+            "vllm": {"patience": LONG, "cache_bytes": 2**28, "max_model_len": 1024, "block_size": 32},
             "num_generations": ANSWERS,
             "prompts_per_step": PROMPTS,
             "max_new_tokens": 8,
             "max_gap": {"stop": 5.0},
         }
         config["model"]["positions"] = "max"
-        config |= {"eval": {}, "stages": [rl], "checkpoint": {"every": 1}}
-        (folder / "recipe.yaml").write_text(json.dumps(config))  # JSON is YAML
-        yield Site(hosts, config, folder)
+        config |= {"eval": {}, "stages": [rl], "checkpoint": {"every": 1}, "plugins": [*config["plugins"], "tests.support.audited"]}
+        Path(config["run"]["root"]).mkdir()
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(json.dumps(config))  # JSON is YAML
+        asked = ["--launch", "--gpus", "1", "--nodes", "2", "--servers", "2x1", "--restarts", "20", "--with", "slurm"]
+        done = subprocess.run(
+            [sys.executable, "-m", "vlmrl", "plan", str(recipe), *asked],
+            env={**os.environ, **environment(), ahead.FOLDER: str(tmp_path / "runs")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (tmp_path / "train.sbatch").write_text(done.stdout)
+        assert shlex.quote(str(recipe)) in done.stdout
+        yield Site(hosts, config, tmp_path / "train.sbatch")
 
 
-def lose(site: Site, training: Training, kind: str, hit: int) -> Training:
-    """A trainer's host is cut off, or its process killed: all end, and the same command goes on."""
-    began = time.monotonic()
-    if kind == "link":
-        site.hosts.cut(hit)
-    else:
-        training.ranks[hit].send_signal(signal.SIGKILL)
-    try:
-        codes = training.codes(LOST)
-    finally:
-        site.hosts.mend(hit)
-    assert codes[1 - hit] == 70, training.text(1 - hit)[-3000:]
-    assert codes[hit] == (70 if kind == "link" else -signal.SIGKILL), training.text(hit)[-3000:]
-    site.note(f"{kind} of rank {hit}, after step {site.steps()}: all have ended", began)
-    return site.train()
-
-
-def cut_server(site: Site, training: Training) -> None:
-    """For longer than a server may be silent: the run waits, and goes on by itself."""
-    began = time.monotonic()
-    site.hosts.cut(SERVER)
-    time.sleep(25.0)
-    assert training.running, training.text(0)[-3000:] + training.text(1)[-3000:]
-    done = site.steps()
-    site.hosts.mend(SERVER)
-    site.wait(training, done + 1)
-    site.note(f"link of the server, after step {done}: the next step is saved", began)
-
-
-def kill_server(site: Site, training: Training) -> Training:
-    """The new one has no weights. A run that waits for answers ends with 69 then; one that had not asked yet goes on."""
-    began = time.monotonic()
-    assert site.server is not None
-    for pid in site.hosts.pids(SERVER):  # vLLM's engine is a process of its own, and outlives its server
-        os.kill(pid, signal.SIGKILL)
-    site.server.wait(30)
-    done = site.steps()
-    site.serve()
-    end = time.monotonic() + LONG
-    while training.running and site.steps() <= done + 1:
-        assert time.monotonic() < end, training.text(0)[-3000:]
-        time.sleep(0.05)
-    if training.running:
-        site.note(f"server killed, after step {done}: the run went on", began)
-        return training
-    assert training.codes(LOST) == [69, 69], training.text(0)[-3000:] + training.text(1)[-3000:]
-    site.note(f"server killed, after step {done}: the run has ended with 69", began)
-    return site.train()
-
-
-def test_ten_steps_in_which_every_link_and_every_process_is_lost_once(site: Site) -> None:
-    site.serve()
-    training = site.train()
-    site.wait(training, 1)
-    cut_server(site, training)
-    site.wait(training, 3)
-    training = kill_server(site, training)
-    for steps, kind, hit in ((5, "link", 1), (6, "kill", 0), (7, "link", 0), (8, "kill", 1)):
-        site.wait(training, steps)
-        training = lose(site, training, kind, hit)
-    assert training.codes(LONG) == [0, 0], training.text(0)[-3000:] + training.text(1)[-3000:]
+def test_a_launched_job_in_which_every_link_and_every_process_is_lost_once(site: Site) -> None:
+    site.submit()
+    for step, (what, host) in enumerate(EVENTS, 1):
+        site.wait(step)
+        began = time.monotonic()
+        site.lose(what, host)
+        done = site.steps()
+        codes = site.wait(done + 1)
+        ended = f", and the job had ended with {codes}" if codes else ""
+        site.events.append(
+            f"{what} of host {host}, after step {step}: step {done + 1} is saved after {time.monotonic() - began:.1f} s{ended}"
+        )
+    site.wait(STEPS)
+    while (code := site.job.process.wait(LONG)) != 0:
+        assert code in ENDS, site.job.said()
+        site.submit()
     print(*site.events, sep="\n")
 
     path = runs.run_dir(site.config)
@@ -173,7 +187,7 @@ def test_ten_steps_in_which_every_link_and_every_process_is_lost_once(site: Site
     assert sum(line["grad_norm"] > 0 for line in lines) > STEPS // 2
     weights = load_file(path / "final" / "model.safetensors")
     assert all(bool(torch.isfinite(tensor).all()) for tensor in weights.values())
-    start = load_file(site.folder / "model" / "model.safetensors")
+    start = load_file(site.script.with_name("model") / "model.safetensors")
     assert sum(not torch.equal(tensor, start[name]) for name, tensor in weights.items()) > len(weights) // 2
 
     trained: dict[str, set[str]] = {}

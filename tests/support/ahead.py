@@ -14,6 +14,9 @@ from typing import Any
 
 from tests.support import runs
 
+FOLDER = "VLMRL_TEST_AUDIT"
+"""Variable that tells `audited` where to write."""
+
 
 def config(files: tuple[Path, Path], root: Path, staleness: int, **stage: Any) -> dict[str, Any]:
     """The GRPO stage of `runs.small_config` alone, in six steps of two batches, saved after the second and fourth."""

@@ -102,7 +102,10 @@ def recipe(
     engine: str = "hf",
 ) -> Config:
     """RL on all modalities, the tower included. The row with the right answer gives every group a signal, which random weights do not."""
-    rollout = {"num_generations": 3, "prompts_per_step": 4, "generation_batch_size": 2, "max_new_tokens": 12, "engine": engine}
+    rollout: dict[str, Any] = {"num_generations": 3, "prompts_per_step": 4, "generation_batch_size": 2, "max_new_tokens": 12}
+    rollout["engine"] = engine
+    if engine == "vllm":
+        rollout["vllm"] = {"sleep": True}
     stage = {
         "name": "rl",
         "kind": "grpo",

@@ -33,8 +33,8 @@ LEFT = 0.1
 CACHED = 0.75
 """GiB that the allocator may keep when it was told to give back what nobody uses; a whole one was put there before."""
 BESIDE = 1.5
-"""Most GiB that the first update takes above the plan: libraries load their kernels meanwhile. A rollout engine that keeps its memory
-through training is far beyond it."""
+"""Most GiB that the first update takes above the plan: libraries load their kernels meanwhile. A rollout engine that does not give its
+memory back for the update (`rollout.vllm.sleep`) is far beyond it."""
 SEVERAL_TIMES = 1.45
 """A tensor that several products keep waits once for each; the plan counts it once (`docs/plan.md`)."""
 
@@ -123,8 +123,9 @@ def watched(settings: Settings) -> Iterator[Seen]:
 
 
 def turns(settings: Settings, files: toy.Files, report: Report) -> None:
-    """RL steps of the toy recipe, on CUDA by vLLM in the same process where it is installed: what is there when training begins, whether
-    the cache was given back at every turn, and on CUDA the peak of the first update against the plan."""
+    """RL steps of the toy recipe, on CUDA by vLLM in the same process where it is installed, which sleeps while the policy trains: what is
+    there when training begins, whether the cache was given back at every turn, and on CUDA the peak of the first update against the plan.
+    """
     engine = "vllm" if settings.cuda and importlib.util.find_spec("vllm") is not None else "hf"
     dtype = "bfloat16" if settings.cuda else "float32"
     root = toy.fresh(settings.work / "turns")

@@ -217,6 +217,35 @@ def test_a_frozen_tower_is_sent_once(pair: Pair) -> None:
     assert max(pair.gaps(pair.vllm()).values()) < EQUAL
 
 
+def _emptied(worker: Any) -> None:
+    """What sleep leaves of a GPU's memory: of weights nothing, and other keys and values."""
+    for parameter in worker.model_runner.model.parameters():
+        parameter.data.fill_(float("nan"))
+    for cache in worker.model_runner.kv_caches:
+        cache.fill_(3.0)
+
+
+def test_memory_that_was_given_back_is_filled_anew(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's own calls, which do nothing to weights on a CPU, and beside them what they do on a GPU."""
+    core, levels = pair.core, list[int]()
+    real = core.engine.sleep
+    monkeypatch.setattr(core, "options", dataclasses.replace(core.options, sleeps=True))
+    monkeypatch.setattr(core.engine, "sleep", lambda level: (levels.append(level), real(level=level), core.engine.collective_rpc(_emptied)))
+    for moves in range(3):
+        if moves:
+            pair.moved(tower=moves == 2)
+        theirs = pair.vllm()
+        assert [theirs[name].ids for name in theirs] == [answer.ids for answer in pair.hf().values()]
+        assert max(apart(pair.hf(), theirs).values()) < EQUAL
+        assert (core.resting, pair.engine.held) == (True, None)
+        with pytest.raises(EngineError, match="call `ready` first"):
+            pair.engine.generate(pair.requests, GREEDY)
+    assert levels == [2, 2, 2]
+    monkeypatch.undo()
+    assert max(pair.gaps(pair.vllm()).values()) < EQUAL, "and awake it stays"
+    assert not core.resting
+
+
 def test_adapters_are_sent_merged(pair: Pair) -> None:
     other = tiny.load(pair.folder / "model", pair.folder / "world")
     other.policy.positions = pair.loaded.policy.positions

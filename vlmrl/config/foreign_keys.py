@@ -163,13 +163,7 @@ ROWS: tuple[Key, ...] = (
         "worker.rollout.tensor_parallel_size",
         "vllm_tensor_parallel_size",
     ),
-    Key(
-        "none: vLLM keeps its share of the memory while the policy trains",
-        "vllm_enable_sleep_mode",
-        _under(_ROLLOUT, "free_cache_engine"),
-        "",
-        "sleep_level",
-    ),
+    Key("`rollout.vllm.sleep`", "vllm_enable_sleep_mode", _under(_ROLLOUT, "free_cache_engine"), "", "sleep_level"),
     Key(
         "none: the policy's own engine always batches continuously",
         "use_transformers_paged use_transformers_continuous_batching cache_implementation",

@@ -98,6 +98,7 @@ class VllmSection(Section):
     max_model_len: PositiveInt | None = Field(
         default=None, description="Most tokens of a prompt with its answer; none: data.max_prompt_tokens + rollout.max_new_tokens"
     )
+    sleep: bool = Field(default=False, description="In the trainer's process, on CUDA: give its memory back while the policy trains")
     eager: bool = Field(default=False, description="Without CUDA graphs: starts faster, decodes slower; on a CPU always")
     block_size: Literal[16, 32, 64, 128] | None = Field(
         default=None, description="Tokens that its prefix cache keeps together; none: vLLM's own choice"
@@ -117,11 +118,11 @@ class VllmSection(Section):
                 continue
             if self.token_file is None and not is_loopback(host):
                 out.append(f"rollout.vllm.servers: {server} is on another machine, and rollout.vllm.token_file is not given")
-        out += [
-            f"rollout.vllm.servers: {server} is there twice" for server in sorted({s for s in self.servers if self.servers.count(s) > 1})
-        ]
+        out += [f"rollout.vllm.servers: {twice} is there twice" for twice in sorted({s for s in self.servers if self.servers.count(s) > 1})]
         if self.token_file is not None and not self.servers:
             out.append("rollout.vllm.token_file is given, but rollout.vllm.servers is empty")
+        if self.sleep and self.servers:
+            out.append("rollout.vllm.sleep is of vLLM in the trainer's process, and rollout.vllm.servers names others")
         return out
 
 

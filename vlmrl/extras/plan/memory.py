@@ -85,13 +85,15 @@ class Memory:
     """Ranks that share one copy of the state."""
     slack: int
     """What is not tensors."""
+    beside: int = 0
+    """What vLLM keeps in every phase."""
 
     @property
     def tensors(self) -> dict[str, int]:
         """Bytes of tensors of one rank in each phase."""
         out = {"forward/backward": self.state.total + self.training.peak, "update": self.state.total + self.update}
         out |= {"rollout": self.state.between + self.rollout} if self.rollout else {}
-        return {phase: size + self.features for phase, size in out.items()}
+        return {phase: size + self.features + self.beside for phase, size in out.items()}
 
     @property
     def phases(self) -> dict[str, int]:
@@ -125,7 +127,7 @@ class Memory:
             "head": t.head + max(t.head_forward, t.head_backward),
             "features": self.features,
             "rollout": self.rollout,
-        }
+        } | ({"vllm": self.beside} if self.beside else {})
 
 
 def layer_numbers(s: Settings) -> int:
@@ -253,8 +255,10 @@ def group_kv(s: Settings, tp: int) -> int:
 
 
 def vllm_room(s: Settings, between: int, tp: int) -> float:
-    """Bytes left for keys and values beside the trainer's state, the weights and vLLM's own needs."""
+    """Bytes left for keys and values beside the trainer's state, the weights and vLLM's own needs, or in the share that vLLM keeps."""
     n = s.parameters.n_trained + s.parameters.n_frozen
+    if s.vllm_keeps:
+        return s.vllm_keeps * s.gpu.memory - s.slack - 2 * n
     return USABLE * s.gpu.memory - between - features(s) - 2 * s.slack - 2 * n / tp
 
 
@@ -287,9 +291,9 @@ def rollout(s: Settings, between: int) -> int:
 
     hf: the policy generates in place: the larger of `reading` prompts and `decoding` answers, keys and values that episodes keep, and
     weights gathered whole (sharded), or cast where they train (autocast; the output matrix too). vllm: 16-bit weights / tp, and keys and
-    values of the groups that there is room for.
+    values of the groups that there is room for; nothing where it keeps its share in all phases.
     """
-    if s.engine == "none":
+    if s.engine == "none" or s.vllm_keeps:
         return 0
     n, numbers = s.parameters.n_trained + s.parameters.n_frozen, s.numbers
     if s.engine == "vllm":
@@ -333,6 +337,7 @@ def measured_at(s: Settings, degree: int) -> Memory:
         update=update(s, degree),
         shard=degree,
         slack=s.slack,
+        beside=round(s.vllm_keeps * s.gpu.memory),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, get_args
 
 from vlmrl.config.methods import of_stage
 from vlmrl.config.schema import Config, GrpoSection, LoraSection, RolloutStage, SftSection, StageBase
-from vlmrl.config.stages import PreferenceSection
+from vlmrl.config.stages import PreferenceSection, VllmSection
 from vlmrl.errors import ConfigError
 from vlmrl.extras.plan.activations import AUTOCAST, BFLOAT16, FLOAT32, Numbers, PackedRow
 from vlmrl.extras.plan.gpus import NETWORK, Gpu
@@ -75,6 +75,8 @@ class Settings:
     """What generates; `none` in supervised fine-tuning."""
     tp: int | None = None
     """GPUs that share one copy of the weights in vLLM; none: the fewest that fit."""
+    vllm_keeps: float = 0.0
+    """Share of the GPU that vLLM in the trainer's process keeps while the policy trains; 0: none, or nothing generates there."""
     running: int = 256
     """Answers that decode at a time."""
     together: int = 16
@@ -271,6 +273,9 @@ def settings_of(
     values |= {key: value for key, value in (given or {}).items() if value is not None}
     if not isinstance(stage, RolloutStage):
         values["engine"] = "none"
+    elif values["engine"] == "vllm" and gpus == 1:
+        vllm = stage.rollout.vllm or VllmSection()
+        values["vllm_keeps"] = 0.0 if vllm.servers or vllm.sleep else vllm.memory
     for key, known in (("sharding", get_args(Sharding)), ("offload", get_args(Offload)), ("engine", get_args(Engine))):
         if values[key] not in known:
             raise ConfigError(f"--{key}: expected one of {', '.join(known)}, got '{values[key]}'")

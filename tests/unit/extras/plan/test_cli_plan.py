@@ -12,6 +12,7 @@ import pytest
 
 from vlmrl import cli
 from vlmrl.config.load import load
+from vlmrl.extras.plan.advice import candidates
 from vlmrl.extras.plan.gpus import GPUS, gpu_of
 from vlmrl.extras.plan.model import named_shape
 from vlmrl.extras.plan.settings import MOVES_REFERENCE, settings_of
@@ -115,6 +116,25 @@ def test_options_win_over_the_recipe(run: Run, recipe: str) -> None:
     assert (warm["stage"], warm["settings"]["engine"], warm["seconds"]["rollout"]) == ("warm", "none", 0)
     assert planned(run, recipe, "--engine", "vllm")["settings"]["engine"] == "vllm"
     assert planned(run, recipe, "data.max_prompt_tokens=2000")["settings"]["prompt"] == 2000
+
+
+@pytest.mark.parametrize(
+    ("vllm", "gpus", "kept"),
+    [
+        ("{}", 1, 0.4),
+        ("{memory: 0.3}", 1, 0.3),
+        ("{memory: 0.3, sleep: true}", 1, 0.0),
+        ("{servers: ['127.0.0.1:7000']}", 1, 0.0),
+        ("{}", 8, 0.0),
+    ],
+)
+def test_what_vllm_keeps_while_the_policy_trains(recipe: str, vllm: str, gpus: int, kept: float) -> None:
+    cfg = load(Path(recipe), ["stages.rl.rollout.engine=vllm", f"stages.rl.rollout.vllm={vllm}"]).config
+    named = {"shape": named_shape("qwen2.5-vl-3b"), "gpu": gpu_of("h100"), "gpus": gpus}
+    found = settings_of(cfg, cfg.stages[1], **named)
+    assert found.vllm_keeps == kept
+    assert settings_of(cfg, cfg.stages[1], **named, given={"engine": "hf"}).vllm_keeps == 0.0
+    assert any("rollout.vllm.sleep=true" in what for what, _ in candidates(found, "rl")) == (kept > 0)
 
 
 def test_json_adds_up(run: Run, recipe: str) -> None:

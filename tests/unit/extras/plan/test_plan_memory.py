@@ -346,6 +346,17 @@ def test_vllm_takes_the_fewest_gpus_with_room_for_a_group() -> None:
     assert mem.tensor_parallel(s.changed(tp=8), between) == 8
 
 
+def test_vllm_beside_the_trainer_keeps_its_share_in_every_phase() -> None:
+    s = settings(engine="vllm", recompute=True, lora=Lora(rank=8))
+    asleep, awake = mem.memory(s), mem.memory(s.changed(vllm_keeps=0.25))
+    share = s.gpu.memory // 4
+    assert awake.rollout == 0
+    assert awake.phases == {name: asleep.phases[name] + share for name in ("forward/backward", "update")}
+    assert awake.parts == asleep.parts | {"rollout": 0, "vllm": share}
+    n = s.parameters.n_trained + s.parameters.n_frozen
+    assert mem.vllm_room(s.changed(vllm_keeps=0.25), 10**12, 1) == share - SLACK - 2 * n
+
+
 def test_gpus_name_their_source() -> None:
     for gpu in GPUS.values():
         assert "NVIDIA" in gpu.source

@@ -7,9 +7,10 @@ or found in the prefix cache, and the answer but for its last token. Qwen3.5 is 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ import torch
 pytest.importorskip("vllm", reason="vLLM is not installed here; see docs/rollout.md")
 
 from tests.faults.test_resume_families import small
-from tests.support import delta_kernel, given, vllm_core
+from tests.support import delta_kernel, given, served, vllm_core
 from tests.support.episodes import family_episodes
 from tests.support.reports import written
 from tests.support.vllm_pair import Pair
@@ -27,7 +28,10 @@ from vlmrl.errors import ConfigError, EngineError
 from vlmrl.extras.families import routing
 from vlmrl.extras.families.conform.engine import HEAD
 from vlmrl.extras.vllm import engine as engine_module
+from vlmrl.extras.vllm.client import RemoteVllmEngine
 from vlmrl.extras.vllm.engine import VllmEngine
+from vlmrl.extras.vllm.fleet import Fleet, Needed, connect
+from vlmrl.extras.vllm.secret import read_token
 from vlmrl.policy.forward import layout_of
 from vlmrl.policy.pack import Row
 from vlmrl.run.session import Places
@@ -237,6 +241,49 @@ def test_turns_train_with_the_experts_of_vllm(tmp_path: Path) -> None:
         print(line["sampling/router_flips"], line["sampling/turn_gap/0"], line["sampling/turn_gap/1"])
         assert line["sampling/router_flips"] == 0
         assert max(line["sampling/turn_gap/0"], line["sampling/turn_gap/1"]) < EQUAL
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_servers_hand_out_experts(devices: int, tmp_path: Path) -> None:
+    """The same of a server, whose weights two processes may share: before and after an update, and in a run of three steps."""
+    world = given.make_rows(tmp_path / "world", video=False, train=4, test=1)
+    model = given.make_model("qwen3_vl_moe", tmp_path / "model", head=HEAD)
+    written(model, layouts=("repeat", "shared_prefix"), model_type="qwen3_vl_moe", engine="vllm")
+    config, path = small(model, world, tmp_path, forward="shared_prefix"), tmp_path / "recipe.yaml"
+    config["eval"] = {}
+    config["stages"][1]["steps"] = 3
+    rollout = config["stages"][1]["rollout"]
+    rollout |= {"engine": "vllm", "router_replay": True, "num_generations": 6, "max_new_tokens": 8}
+    rollout["vllm"] = {"cache_bytes": 2**28, "max_model_len": 1024, "block_size": 32, "tensor_parallel": devices}
+    path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    held = given.load_given(model, world)
+    needed = Needed(architecture=type(held.policy.model).__name__, dtype="float32", length=1024, processor=held.bundle.fingerprint)
+    with served.serving(path) as server:
+        remotes = connect((server.address,), token=read_token(server.token, "token"))
+
+        def asking(routers: int) -> RemoteVllmEngine:
+            return RemoteVllmEngine(Fleet(remotes, dataclasses.replace(needed, routers=routers), patience=30.0), held.policy, held.store)
+
+        engine = asking(held.policy.subject.routers)
+        pair = Pair("qwen3_vl_moe", tmp_path, held, cast(Any, None), cast(Any, engine), given.layouts(held, video=False))
+        for update in range(2):
+            rows, answers = sampled(pair)
+            assert differing(pair, rows, answers) == 0
+            gap, (flips, _) = scored(pair, rows, answers, "shared_prefix")
+            assert gap < EQUAL
+            assert flips == 0
+            shifted(pair, update)
+        assert engine.cached_tokens > 0, "the prompt of a group is computed once"
+        with pytest.raises(ConfigError, match=r"sees the routers of \d layers, and the run replays those of 99; start it with the recipe"):
+            asking(99).sync()
+        rollout["vllm"] = {"servers": [server.address], "token_file": str(server.token), "max_model_len": 1024}
+        lines = [line for line in steps(Config.model_validate(config)) if line["stage"] == "rl"]
+        engine.close()
+    assert len(lines) == 3
+    for line in lines:
+        assert line["sampling/router_flips"] == 0
+        assert max(value for key, value in line.items() if key.startswith("sampling/logp_gap")) < EQUAL
+        assert line["grad_norm"] > 0
 
 
 def test_prompts_in_parts_and_a_cache_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,12 +93,8 @@ def _replays(cfg: Config, name: str, unrouted: Callable[[], str]) -> Iterator[tu
     """As `_asked`, of stages that ask for the experts of sampling."""
     for place, stage in enumerate(cfg.stages):
         if isinstance(stage, RolloutStage) and stage.rollout.router_replay:
-            away, vllm = stage.rollout.engine != REFERENCE, stage.rollout.vllm
-            if away and name not in REPLAYED:
+            if stage.rollout.engine != REFERENCE and name not in REPLAYED:
                 told = f"take rollout.engine: {REFERENCE}, whose choices are kept; vLLM's are of {', '.join(REPLAYED)}"
-                yield f"stages[{place}].rollout.router_replay", True, told
-            elif away and vllm is not None and vllm.servers:
-                told = "take rollout.vllm.servers out: choices are kept by vLLM in the trainer's process"
                 yield f"stages[{place}].rollout.router_replay", True, told
             elif why := unrouted():
                 yield f"stages[{place}].rollout.router_replay", True, f"take it out: {why}"

@@ -233,7 +233,8 @@ class _Round:
     ):
         self.engine, self.version, self.requests, self.settings, self.homes = engine, version, requests, settings, homes
         self.fleet, self.bundle = engine.fleet, engine.policy.bundle
-        self.collected = CompletionCollector(requests, settings, self.bundle, engine, version=version.policy, done=done)
+        more = {"version": version.policy, "done": done, "subject": engine.policy.subject}
+        self.collected = CompletionCollector(requests, settings, self.bundle, engine, **more)
         order = sorted(range(len(requests)), key=lambda i: (-requests[i].expected_tokens, i))
         self._jobs = [
             _Job(number=n, answers=list(range(len(requests[n].seeds))), home=self._home(requests[n])) for n in order if requests[n].seeds

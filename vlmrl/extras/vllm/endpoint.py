@@ -68,6 +68,8 @@ TEACHER = "VLMRL_TEACHER"
 """Variable that is set where the weights are a teacher's, which no trainer replaces."""
 PROCESSOR = "VLMRL_PROCESSOR"
 """Variable that is set where media come as the family's own processor makes them: what `argued.ServedInputs` is told of it, as JSON."""
+ROUTES = "VLMRL_ROUTES"
+"""Variable that is set where answers bring the experts that routers took."""
 MOST_BYTES = 2**33
 """Of a message, the largest of which is a prompt with its videos, and of all that are under way."""
 AT_ONCE = 4096
@@ -317,6 +319,8 @@ class Plugin:
             argued = await asyncio.to_thread(lambda: ServedInputs(config.model, config, **json.loads(given)))
         engine = VllmAsync(engine_client, argued)
         engine.fail_with(EngineError.exit_code)
+        if os.environ.get(ROUTES):
+            await engine.route()
         if os.environ.get(TEACHER):
             from vlmrl.extras.vllm.identity import identity_of
 

@@ -19,7 +19,7 @@ from vlmrl.errors import ConfigError, EngineError
 from vlmrl.extras.vllm.answers import CompletionCollector, Counted, Done, require_room
 from vlmrl.extras.vllm.argued import ArguedInputs
 from vlmrl.extras.vllm.inputs import Completion, EngineInputBuilder, Version, answer_of, sampling_params
-from vlmrl.extras.vllm.routes import OWN, require_routers
+from vlmrl.extras.vllm.routes import OWN, UNSEEN, experts_of, require_routers
 from vlmrl.extras.vllm.sync import Sync, SyncReport
 from vlmrl.policy.model import Policy
 from vlmrl.policy.vision import Pixels
@@ -181,7 +181,7 @@ class Core:
             why, self.routed = self.call("vlmrl_route")
             if why:
                 self.close()
-                raise ConfigError(f"rollout.router_replay: vLLM's routers cannot be seen ({why}); take rollout.engine: hf")
+                raise ConfigError(UNSEEN.format(why))
 
     def call(self, method: str, *arguments: Any) -> Any:
         """A method of the worker."""
@@ -208,10 +208,8 @@ class Core:
     def _experts(self, output: Any) -> Any:
         if not self.options.routes:
             return None
-        found, own = output.outputs[0].routed_experts, output.outputs[0].token_ids
-        if found is None and platform() == "cpu":
-            found = self.call("vlmrl_experts", output.request_id, len(output.prompt_token_ids) + len(own) - 1)
-        return None if found is None else found[:, self.routed]
+        fetched = [self.call("vlmrl_experts", output.request_id)] if output.outputs[0].routed_experts is None else []
+        return experts_of(output, fetched, self.routed)
 
     def finished(self) -> Iterator[tuple[str, Completion]]:
         """Answers as they end, until none is left."""

@@ -42,6 +42,8 @@ class Needed:
     """Tokens of the longest prompt with its answer."""
     processor: str | None = None
     """Fingerprint of the family's own processor, where media are what it makes of them."""
+    routers: int | None = None
+    """Layers whose routers' choices come with answers; None: none need to come."""
 
 
 class Fleet:
@@ -133,6 +135,11 @@ class Fleet:
                     f"rollout.vllm.servers: {remote.address} runs {name} '{facts.get(name)}', and the run trains '{wanted}'; start it with "
                     "the recipe of the run"
                 )
+        if n.routers is not None and facts.get("routers") != n.routers:
+            raise ConfigError(
+                f"rollout.vllm.servers: {remote.address} sees the routers of {facts.get('routers') or 'no'} layers, and the run replays "
+                f"those of {n.routers}; start it with the recipe of the run (rollout.router_replay)"
+            )
         room = facts.get("max_model_len")
         if not isinstance(room, int) or room < n.length:
             raise ConfigError(

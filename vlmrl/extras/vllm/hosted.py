@@ -21,6 +21,7 @@ import numpy as np
 from vlmrl.errors import ConfigError
 from vlmrl.extras.vllm.argued import ServedInputs
 from vlmrl.extras.vllm.inputs import Completion, Version, answer_of, engine_input_of, sampling_params
+from vlmrl.extras.vllm.routes import UNSEEN, experts_of
 from vlmrl.extras.vllm.scoring import ASK, ask_of
 from vlmrl.extras.vllm.wire import GenerateRequest, RefusalError, ScoreRequest
 from vlmrl.extras.vllm.worker import LoadReport
@@ -73,6 +74,8 @@ class VllmAsync:
         """
         self._client, self._argued = client, argued
         self._names = itertools.count()
+        self._routed: list[int] | None = None
+        """Layers whose routers are seen."""
         config = client.vllm_config
         if config.parallel_config.data_parallel_size != 1:
             raise ConfigError("--data-parallel-size: an address is one engine for a run; start a server for each, and name all of them")
@@ -91,6 +94,7 @@ class VllmAsync:
             "ranks": config.parallel_config.world_size,
             "platform": str(current_platform.device_type),
             "processor": None if self._argued is None else self._argued.fingerprint,
+            "routers": None if self._routed is None else len(self._routed),
         }
 
     @property
@@ -139,8 +143,24 @@ class VllmAsync:
         parameters = sampling_params(ask.settings, seed, ends=ask.ends, forbidden=ask.forbidden)
         parameters.output_kind = RequestOutputKind.FINAL_ONLY
         with _said():
-            (last,) = [one async for one in self._client.generate(given, parameters, f"vlmrl-{next(self._names)}")]
-            return answer_of(last)
+            name = f"vlmrl-{next(self._names)}"
+            (last,) = [one async for one in self._client.generate(given, parameters, name)]
+            if self._routed is None or not ask.settings.routes:
+                return answer_of(last)
+            found: list[Any] = []
+            if last.outputs[0].routed_experts is None:
+                found = await self._client.collective_rpc("vlmrl_experts", args=(name,))
+            return replace(answer_of(last), experts=experts_of(last, found, self._routed))
+
+    async def route(self) -> None:
+        """Have answers bring the experts that routers take.
+
+        Raises:
+            ConfigError: they cannot be seen.
+        """
+        why, self._routed = (await self._client.collective_rpc("vlmrl_route"))[0]
+        if why:
+            raise ConfigError(UNSEEN.format(why))
 
     async def watch(self) -> None:
         """Have the workers score what requests ask.

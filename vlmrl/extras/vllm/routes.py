@@ -3,7 +3,8 @@
 vLLM hands them out with an answer (`enable_return_routed_experts`), by its newer model runner, which needs Triton and so does not run on a
 CPU. There `Routes` keeps them inside its worker: vLLM's own capture sees what each router takes, and a row is kept for every slot of the
 cache of keys and values. A column that the prefix cache has covered is not computed again. Its slot is then the one that was written when
-it was, under the same weights (`inputs.Version`), so its experts are those that made its keys and values, whoever asked.
+it was, under the same weights (`inputs.Version`), so its experts are those that made its keys and values, whoever asked. They are copied to
+the request while it runs, since its slots are another's once it has ended.
 
 Either way an answer has a row for each column that was read: those of the prompt, and those of the answer but for its last token.
 
@@ -12,6 +13,7 @@ Letters: C columns, L layers, k experts that a column takes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,9 @@ from vlmrl.types import Prompt
 
 OWN = {"enable_return_routed_experts": True}
 """What vLLM is started with where it hands them out itself."""
+UNSEEN = "rollout.router_replay: vLLM's routers cannot be seen ({}); take rollout.engine: hf"
+MOST_ENDED = 1024
+"""Requests that have ended, of which experts wait to be fetched; nobody fetches those of one that was given up."""
 
 
 class Routes:
@@ -58,28 +63,46 @@ class Routes:
             return str(error), layers
         slots = runner.kv_cache_config.num_blocks * groups[whole].block_size
         self._kept = torch.zeros((slots, *self._seen.shape_per_token), dtype=self._seen.output_dtype)
+        self._told: dict[str, list[np.ndarray]] = {}
 
         def seen(hidden_states: torch.Tensor, num_scheduled_tokens: Any) -> Any:
-            self._step(len(hidden_states))
+            self._step(len(hidden_states), num_scheduled_tokens)
             return own(hidden_states, num_scheduled_tokens)
 
         runner._get_prompt_logprobs_dict = seen
         return "", layers
 
-    def _step(self, columns: int) -> None:
-        table = self._runner.input_batch.block_table[self._group]
-        self._kept[table.slot_mapping.gpu[:columns].cpu()] = self._seen.snapshot_routing_data(columns).cpu()
-
-    def fetch(self, name: str, columns: int) -> np.ndarray | None:
-        """Hand out the experts of a request's first columns, [C, L, k], all layers, before the next step; None where it is not there."""
+    def _step(self, columns: int, scheduled: Mapping[str, int]) -> None:
         batch = self._runner.input_batch
-        row = next((row for own, row in batch.req_id_to_index.items() if own.rpartition("-")[0] == name), None)
-        if row is None:
-            return None
         table = batch.block_table[self._group]
-        place = np.arange(columns)
-        slots = table.block_table.np[row, place // table.block_size].astype(np.int64) * table.block_size + place % table.block_size
-        return self._kept[torch.from_numpy(slots)].numpy()
+        self._kept[table.slot_mapping.gpu[:columns].cpu()] = self._seen.snapshot_routing_data(columns).cpu()
+        for name, row in batch.req_id_to_index.items():
+            told = self._told.setdefault(name, [])
+            place = np.arange(sum(map(len, told)), int(batch.num_computed_tokens_cpu[row]) + scheduled.get(name, 0))
+            slots = table.block_table.np[row, place // table.block_size].astype(np.int64) * table.block_size + place % table.block_size
+            told.append(self._kept[torch.from_numpy(slots)].numpy())
+        for name in [name for name in self._told if name not in batch.req_id_to_index][:-MOST_ENDED]:
+            del self._told[name]
+
+    def fetch(self, name: str) -> tuple[bytes, tuple[int, ...], str] | None:
+        """Hand out the experts of a request that has ended, once: [C, L, k], all layers, as (bytes, shape, type). None: it is not known."""
+        own = next((own for own in self._told if own.rpartition("-")[0] == name), None)
+        if own is None:
+            return None
+        found = np.concatenate(self._told.pop(own))
+        return found.tobytes(), found.shape, found.dtype.str
+
+
+def experts_of(output: Any, fetched: Sequence[tuple[bytes, tuple[int, ...], str] | None], layers: Sequence[int]) -> np.ndarray | None:
+    """The experts of an answer of vLLM, in layers that have a router, [C, L, k]; None: nobody has them.
+
+    Args:
+        fetched: what each worker says of the request (`Routes.fetch`), where vLLM has handed out none.
+    """
+    found = output.outputs[0].routed_experts
+    for data, shape, kind in filter(None, fetched):
+        found = np.frombuffer(data, dtype=kind).reshape(shape)
+    return None if found is None else found[:, layers]
 
 
 def require_routers(subject: Any, layers: int) -> None:

@@ -18,8 +18,9 @@ from vlmrl.config.schema import Config, RolloutSection, RolloutStage
 from vlmrl.errors import ConfigError
 from vlmrl.evals.ask.models import compute_dtype
 from vlmrl.extras.vllm.argued import lacks, require_proven
-from vlmrl.extras.vllm.endpoint import NAME, PROCESSOR, TEACHER, TOKEN_FILE, where_of
+from vlmrl.extras.vllm.endpoint import NAME, PROCESSOR, ROUTES, TEACHER, TOKEN_FILE, where_of
 from vlmrl.extras.vllm.engine import CoreOptions, arguments_of
+from vlmrl.extras.vllm.routes import OWN
 from vlmrl.extras.vllm.secret import made_token
 from vlmrl.extras.vllm.stage import core_options, room
 from vlmrl.policy.foreign import unproven
@@ -77,7 +78,10 @@ def serve(
         cpu=cpu,
     )
     options = replace(options, max_model_len=max(options.max_model_len, needed))
-    given = [*flags(arguments_of(options)), "--weight-transfer-config", json.dumps({"backend": NAME})]
+    if rollout.router_replay:
+        own[ROUTES] = "1"
+    more = OWN if rollout.router_replay and not cpu else {}
+    given = [*flags(arguments_of(options) | more), "--weight-transfer-config", json.dumps({"backend": NAME})]
     _start(path, given, own, door, cpu=cpu, say=say, print_=print_, become=become)
 
 

@@ -14,6 +14,7 @@ from vlmrl.extras.vllm.argued import lacks
 from vlmrl.extras.vllm.client import RemoteVllmEngine
 from vlmrl.extras.vllm.engine import Core, CoreOptions, VllmEngine, asked_once, keeps_states
 from vlmrl.extras.vllm.fleet import Fleet, Needed, connect
+from vlmrl.extras.vllm.routes import require_routers
 from vlmrl.extras.vllm.secret import read_token
 from vlmrl.policy.model import ProcessorBundle
 from vlmrl.protocols import RolloutEngine
@@ -61,11 +62,15 @@ def _served(session: Session, rollout: RolloutSection, cfg: VllmSection) -> Roll
     policy = session.policy
     token = None if cfg.token_file is None else read_token(Path(cfg.token_file).expanduser(), "rollout.vllm.token_file")
     bundle = policy.bundle
+    routers = getattr(policy.subject, "routers", 0) if rollout.router_replay else None
+    if routers is not None:
+        require_routers(policy.subject, routers)
     needed = Needed(
         architecture=type(policy.model).__name__,
         dtype=session.cfg.model.dtype,
         length=room(session.cfg, rollout),
         processor=None if bundle.writer is None else bundle.fingerprint,
+        routers=routers,
     )
     if (before := session.rollout_engines.pop("servers", None)) is not None:
         before.close()

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -201,8 +201,24 @@ def version_from(given: Any) -> Version:
 
 def answers_message(version: Version, answers: Sequence[Completion]) -> dict[str, Any]:
     """A reply. Of the prompt only the hash goes back."""
-    told = [asdict(one) | {"prompt_ids": digest(one.prompt_ids)} for one in answers]
+    told = [asdict(replace(one, experts=None)) | {"prompt_ids": digest(one.prompt_ids), "experts": _experts(one)} for one in answers]
     return {"version": asdict(version), "answers": told}
+
+
+def _experts(answer: Completion) -> dict[str, Any] | None:
+    found = answer.experts
+    if found is None:
+        return None
+    return {"shape": found.shape, "type": found.dtype.str, "bytes": base64.b64encode(np.ascontiguousarray(found).tobytes()).decode("ascii")}
+
+
+def _experts_from(told: Any) -> np.ndarray | None:
+    if told is None:
+        return None
+    kind = np.dtype(told["type"])
+    if kind.kind not in "iu":
+        raise WireError("experts are no whole numbers")
+    return np.frombuffer(base64.b64decode(told["bytes"], validate=True), dtype=kind).reshape(told["shape"])
 
 
 def answers_from(message: Mapping[str, Any], ids: tuple[int, ...]) -> tuple[Version, list[Completion]]:
@@ -220,6 +236,7 @@ def answers_from(message: Mapping[str, Any], ids: tuple[int, ...]) -> tuple[Vers
                 reason=str(one["reason"]),
                 cached=int(one["cached"]),
                 prompt_ids=ids if one["prompt_ids"] == wanted else (),
+                experts=_experts_from(one["experts"]),
             )
             for one in message["answers"]
         ]

@@ -170,9 +170,9 @@ class WeightReceiver:
         self._vlmrl_routes = Routes()
         return self._vlmrl_routes.watch(self.model_runner)
 
-    def vlmrl_experts(self, name: str, columns: int) -> Any:
-        """Hand out the experts of a request whose answer has just ended (`Routes.fetch`)."""
-        return self._vlmrl_routes.fetch(name, columns)
+    def vlmrl_experts(self, name: str) -> tuple[bytes, tuple[int, ...], str] | None:
+        """Hand out the experts of a request that has ended (`Routes.fetch`)."""
+        return self._vlmrl_routes.fetch(name)
 
     def vlmrl_watch(self) -> str:
         """On a teacher's server: score what requests ask from now on; why that cannot be, empty where it can."""

@@ -218,9 +218,11 @@ def test_a_frozen_tower_is_sent_once(pair: Pair) -> None:
 
 
 def _emptied(worker: Any) -> None:
-    """What sleep leaves of a GPU's memory: of weights nothing, and other keys and values."""
-    for parameter in worker.model_runner.model.parameters():
-        parameter.data.fill_(float("nan"))
+    """What sleep leaves of a GPU: no weights, nor tensors that are no buffers (vLLM saves these), and other keys and values."""
+    for module in worker.model_runner.model.modules():
+        for tensor in [*module.parameters(recurse=False), *(one for one in vars(module).values() if isinstance(one, torch.Tensor))]:
+            if tensor.is_floating_point():
+                tensor.data.fill_(float("nan"))
     for cache in worker.model_runner.kv_caches:
         cache.fill_(3.0)
 

@@ -32,6 +32,10 @@ def test_an_address_that_is_told_can_be_opened(tmp_path: Path) -> None:
         connection.sendall(f"GET /api/folder?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
         threading.Thread(target=asks, args=(connection,)).start()
 
-    with pytest.raises(KeyboardInterrupt):
-        serve([make_run(tmp_path / "one", steps=1)], 0, say)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background has it ignored
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            serve([make_run(tmp_path / "one", steps=1)], 0, say)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert answered == [b"HTTP/1.1 200"]

@@ -253,9 +253,9 @@ def core_options(model: Path, policy: Any) -> Any:
 def reference(loaded: Any) -> Any:
     """The reference engine, new, with no feature of before."""
     from vlmrl.policy.vision import VisionCache
-    from vlmrl.rollout.engine_hf import HFEngine
+    from vlmrl.rollout.own import own_engine
 
-    return HFEngine(loaded.policy, VisionCache(loaded.store, budget_bytes=2**26))
+    return own_engine(loaded.policy, VisionCache(loaded.store, budget_bytes=2**26))
 
 
 def greedy() -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -223,7 +224,10 @@ def on_server(folder: Path, loaded: Any, cell: dict[str, Any]) -> Iterator[tuple
     config["stages"][1]["rollout"] |= {"engine": "vllm", "vllm": shared}
     recipe = folder / "recipe.yaml"
     recipe.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
-    with served.serving(recipe, environment={}) as server:
+    # in place of a package that SmolVLM's processor wants, as `tests.support.numerals`
+    (folder / "num2words.py").write_text("def num2words(number, **_):\n    return str(number)\n")
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    with served.serving(recipe, environment={"PYTHONPATH": path}) as server:
         told = {"processor": loaded.bundle.fingerprint} if cell["family"] in OWN else {}
         needed = Needed(architecture=type(loaded.policy.model).__name__, dtype="float32", length=ROOM, **told)
         fleet = Fleet([Remote(server.address, token=read_token(server.token, "token"))], needed, patience=60.0)

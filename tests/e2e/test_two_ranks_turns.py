@@ -11,6 +11,7 @@ from transformers import AutoModelForImageTextToText
 from tests.e2e.test_two_ranks import assert_same_updates, launch
 from tests.support import runs
 from tests.support.episodes import family_episodes, family_model, small_episodes
+from vlmrl.evals.score.records import read_records
 from vlmrl.run.tracking import read_metrics
 
 
@@ -44,11 +45,15 @@ SLOW = ("internvl", "smolvlm", "qwen3_5", "gemma3", "gemma4", "llama4")
 
 @pytest.mark.parametrize("family", ["lfm2_vl", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_two_ranks_with_shards_play_and_train_as_one_process(family: str, tmp_path: Path) -> None:
-    """A family through its own forward: conversations that grow by a screen, and a tower that trains."""
+    """A family through its own forward: conversations that grow by a screen, and a tower that trains. Held-out tasks are played too."""
     model = family_model(family, tmp_path / "model")
     configs = [family_episodes(family, model, tmp_path / str(n), sharding="ddp" if n == 1 else "fsdp") for n in (1, 2)]
     for ranks, config in enumerate(configs, start=1):
+        config["eval"] = {"source": {"path": config["stages"][0]["source"]["path"]}, "max_new_tokens": 4, "batch_prompts": 1}
         launch(config, ranks, tmp_path / str(ranks))
+    before = [read_records(runs.run_dir(config) / "eval" / "base.jsonl") for config in configs]
+    assert len(before[0]) == 3
+    assert [sorted((r.sample_id, r.text) for r in records) for records in before] == [sorted((r.sample_id, r.text) for r in before[0])] * 2
     one, two = (played(config) for config in configs)
     assert one == two
     assert [line["environment/turns"] for line in one] == [8.0, 8.0]

@@ -87,6 +87,8 @@ def _played(
     stop: Stop,
 ) -> Played:
     engine = own_engine(policy, vision)
+    # before shards are whole: memory that numpy has seen cannot be given back, and theirs is
+    fingerprint = weights_fingerprint(policy)
     with s.ui.bar(label, len(episodes)) as bar, policy.shards.whole():
         result = evaluate_episodes(
             talk_of(engine),
@@ -96,7 +98,7 @@ def _played(
             out=out,
             bundle=s.bundle,
             store=store,
-            fingerprint=weights_fingerprint(policy),
+            fingerprint=fingerprint,
             model=name,
             collective=dist,
             stop=stop,

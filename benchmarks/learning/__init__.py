@@ -7,4 +7,5 @@ python -m benchmarks.learning.rollout_job      the main job with each engine for
 python -m benchmarks.learning.sharded_job      the main job in shards, killed three times
 python -m benchmarks.learning.families         the promises of `vlmrl check` on every configuration
 python -m benchmarks.learning.family_gain      what RL teaches families without code of their own
+python -m benchmarks.learning.family_turns     the same in conversations of two turns, in shards, killed at random and with vLLM
 """

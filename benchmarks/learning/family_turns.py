@@ -56,6 +56,8 @@ INITIALIZER_RANGE = 0.08
 """With transformers' 0.02 a model this small stays at the answer prior for more than a thousand steps."""
 EARLY = 5
 """Steps whose gradients are compared, before rounding has chosen another token."""
+SOON = 2.0
+"""Seconds after the first step of a start within which it is killed, so that the steps last for all kills."""
 ROOM = {"cache_bytes": 2**28, "max_model_len": 1024, "block_size": 32}
 PLUGIN = "benchmarks.learning.family_turns"
 WORDS = re.compile(r"</?\w+>| ?[A-Za-z]+")
@@ -136,11 +138,13 @@ def write_model(family: str, folder: Path, seed: int) -> None:
     from vlmrl.extras.families.tiny import TINY, widen_heads
 
     config, processor = TINY[family]()
+    images, clips = processor.image_processor, processor.video_processor
+    images.image_mean, images.image_std = clips.image_mean, clips.image_std  # as in published files of Qwen3.5; vLLM has one for both
     tokenizer = processor.tokenizer
     said = [QUESTION, " " + instruction("answer_only", "exact_text"), *(f"<answer>{color}</answer>" for color in COLORS)]
     tokenizer.add_tokens(list(dict.fromkeys(word for text in said for word in WORDS.findall(text) if len(word) > 2)))
     text = config.get_text_config()
-    text.vocab_size = len(tokenizer)
+    text.vocab_size = 16 * (len(tokenizer) // 16 + 1)  # a tokenizer may get another token when it is loaded
     for part in (config, text, config.vision_config):
         part.initializer_range = INITIALIZER_RANGE
     widen_heads(config, HEAD)
@@ -244,7 +248,8 @@ def kill_all(process: psutil.Popen) -> None:
 
 
 def killed_run(arguments: Sequence[str], run: Path, log: Path, kills: int, longest: float, seed: int) -> list[int]:
-    """A run through so many kills at random times after its start; steps that were logged when each of them came. It goes on to its end.
+    """A run that is killed so many times and then goes on to its end; the steps that were logged when each kill came. A kill comes at a
+    random moment after a start, and soon after the first step of that start.
 
     Raises:
         BenchmarkError: it ended before all kills had come.
@@ -252,12 +257,15 @@ def killed_run(arguments: Sequence[str], run: Path, log: Path, kills: int, longe
     moments = random.Random(seed)
     seen: list[int] = []
     while len(seen) < kills:
-        process = start(arguments, log)
+        had, soon = len(updates(run)), moments.uniform(0, SOON)
         end = time.monotonic() + moments.uniform(0, longest)
+        process = start(arguments, log)
         while time.monotonic() < end and process.poll() is None:
-            time.sleep(0.02)
+            time.sleep(0.05)
+            if soon and len(updates(run)) > had:
+                end, soon = min(end, time.monotonic() + soon), 0.0
         if process.poll() is not None:
-            raise BenchmarkError(f"{log.stem} ended with {process.poll()} after {len(seen)} kills; see {log}, and lower --longest")
+            raise BenchmarkError(f"{log.stem} ended with {process.poll()} after {len(seen)} kills; see {log}, or take more steps")
         kill_all(process)
         seen.append(len(updates(run)))
     finish(arguments, log)

@@ -22,6 +22,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -249,7 +250,7 @@ def kill_all(process: psutil.Popen) -> None:
 
 def killed_run(arguments: Sequence[str], run: Path, log: Path, kills: int, longest: float, seed: int) -> list[int]:
     """A run that is killed so many times and then goes on to its end; the steps that were logged when each kill came. A kill comes at a
-    random moment after a start, and soon after the first step of that start.
+    random moment after a start has taken the run's folder, and soon after the first step of that start.
 
     Raises:
         BenchmarkError: it ended before all kills had come.
@@ -257,19 +258,27 @@ def killed_run(arguments: Sequence[str], run: Path, log: Path, kills: int, longe
     moments = random.Random(seed)
     seen: list[int] = []
     while len(seen) < kills:
-        had, soon = len(updates(run)), moments.uniform(0, SOON)
-        end = time.monotonic() + moments.uniform(0, longest)
+        had, soon, wait = len(updates(run)), moments.uniform(0, SOON), moments.uniform(0, longest)
+        began, end, stepped = time.time(), math.inf, False
         process = start(arguments, log)
-        while time.monotonic() < end and process.poll() is None:
+        while time.time() < end and process.poll() is None:
             time.sleep(0.05)
-            if soon and len(updates(run)) > had:
-                end, soon = min(end, time.monotonic() + soon), 0.0
+            if end == math.inf and taken(run, began):
+                end = time.time() + wait
+            elif not stepped and len(updates(run)) > had:
+                end, stepped = min(end, time.time() + soon), True
         if process.poll() is not None:
             raise BenchmarkError(f"{log.stem} ended with {process.poll()} after {len(seen)} kills; see {log}, or take more steps")
         kill_all(process)
         seen.append(len(updates(run)))
     finish(arguments, log)
     return seen
+
+
+def taken(run: Path, since: float) -> bool:
+    """Whether a process that began since then has the run's folder."""
+    lock = run / "LOCK"
+    return lock.exists() and lock.stat().st_mtime >= since
 
 
 def updates(run: Path) -> list[Mapping[str, Any]]:
@@ -490,7 +499,7 @@ def main() -> int:
     parser.add_argument("--sft-steps", type=int, default=STEPS["sft"])
     parser.add_argument("--rl-steps", type=int, default=STEPS["rl"])
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--longest", type=float, default=30.0, metavar="SECONDS", help="a kill comes within these after a start")
+    parser.add_argument("--longest", type=float, default=20.0, metavar="SECONDS", help="a kill comes within these after a start")
     parser.add_argument("--write", type=Path, help="the page; its numbers go beside it as JSON")
     args = parser.parse_args()
     served = "server" in args.arms

@@ -499,7 +499,7 @@ def main() -> int:
     parser.add_argument("--sft-steps", type=int, default=STEPS["sft"])
     parser.add_argument("--rl-steps", type=int, default=STEPS["rl"])
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--longest", type=float, default=20.0, metavar="SECONDS", help="a kill comes within these after a start")
+    parser.add_argument("--longest", type=float, default=60.0, metavar="SECONDS", help="a kill comes within these after a start")
     parser.add_argument("--write", type=Path, help="the page; its numbers go beside it as JSON")
     args = parser.parse_args()
     served = "server" in args.arms

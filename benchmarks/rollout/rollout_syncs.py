@@ -99,7 +99,7 @@ def opened(folder: Path, model: Path, family: str) -> Any:
     """Weights of the family, with the same rows."""
     import dataclasses
 
-    from tests.support import given, tiny
+    from tests.support import given, numerals, tiny  # noqa: F401 (numerals: for SmolVLM)
     from tests.support.reports import written
 
     if family in OWN:

@@ -248,9 +248,10 @@ def kill_all(process: psutil.Popen) -> None:
     process.wait()
 
 
-def killed_run(arguments: Sequence[str], run: Path, log: Path, kills: int, longest: float, seed: int) -> list[int]:
-    """A run that is killed so many times and then goes on to its end; the steps that were logged when each kill came. A kill comes at a
-    random moment after a start has taken the run's folder, and soon after the first step of that start.
+def killed_run(arguments: Sequence[str], run: Path, log: Path, steps: int, kills: int, longest: float, seed: int) -> list[int]:
+    """A run of so many steps that is killed so many times and then goes on to its end; the steps that were logged when each kill came. A
+    kill comes at a random moment after a start has taken the run's folder, and soon after the first step of that start; at once where few
+    steps are left.
 
     Raises:
         BenchmarkError: it ended before all kills had come.
@@ -258,7 +259,8 @@ def killed_run(arguments: Sequence[str], run: Path, log: Path, kills: int, longe
     moments = random.Random(seed)
     seen: list[int] = []
     while len(seen) < kills:
-        had, soon, wait = len(updates(run)), moments.uniform(0, SOON), moments.uniform(0, longest)
+        had, wait = len(updates(run)), moments.uniform(0, longest)
+        soon = moments.uniform(0, SOON) if steps - had > 2 * (kills - len(seen)) else 0.0
         began, end, stepped = time.time(), math.inf, False
         process = start(arguments, log)
         while time.time() < end and process.poll() is None:
@@ -357,7 +359,7 @@ def run_arm(family: str, seed: int, arm: str, model: Path, asked: Asked) -> Path
             fs.write_text(recipe, json.dumps(written))
         line = ["train", str(recipe), *([] if arm == "one" else ["--gpus", "2", "--restarts", "0"])]
         if arm == "killed":
-            seen = killed_run(line, run, log, asked.kills, asked.longest, seed)
+            seen = killed_run(line, run, log, asked.steps["rl"], asked.kills, asked.longest, seed)
             fs.write_text(out / f"{name}.kills.json", json.dumps(seen))
         else:
             finish(line, log)

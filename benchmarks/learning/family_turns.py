@@ -38,6 +38,7 @@ import psutil
 
 from benchmarks.common import ROOT, BenchmarkError, machine, need, revision
 from benchmarks.learning.rollout_job import server
+from benchmarks.learning.sharded_job import kill_all, updates
 from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
 from vlmrl.extras.toy.picture import COLORS, GREY, Thing, paint, png
 from vlmrl.protocols import environment
@@ -241,13 +242,6 @@ def finish(arguments: Sequence[str], log: Path) -> None:
         raise BenchmarkError(f"{log.stem} ended with exit code {code}; see {log}")
 
 
-def kill_all(process: psutil.Popen) -> None:
-    for one in [process, *process.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
-    process.wait()
-
-
 def killed_run(arguments: Sequence[str], run: Path, log: Path, steps: int, kills: int, longest: float, seed: int) -> list[int]:
     """A run of so many steps that is killed so many times and then goes on to its end; the steps that were logged when each kill came. A
     kill comes at a random moment after a start has taken the run's folder, and soon after the first step of that start; at once where few
@@ -281,13 +275,6 @@ def taken(run: Path, since: float) -> bool:
     """Whether a process that began since then has the run's folder."""
     lock = run / "LOCK"
     return lock.exists() and lock.stat().st_mtime >= since
-
-
-def updates(run: Path) -> list[Mapping[str, Any]]:
-    from vlmrl.run.tracking import read_metrics
-
-    path = run / "metrics.jsonl"
-    return [line for line in read_metrics(path) if "grad_norm" in line] if path.exists() else []
 
 
 # ---- a seed ------------------------------------------------------------------------------------------------------------

@@ -386,7 +386,7 @@ def apart(run: Path, other: Path) -> dict[str, Any]:
     norms = [(float(x["grad_norm"]), float(y["grad_norm"])) for x, y in zip(updates(run)[:EARLY], updates(other)[:EARLY], strict=True)]
     mine, theirs = (records(one, "rl") for one in (run, other))
     return {
-        "early": max(abs(x - y) for x, y in norms) / max(x for x, _ in norms),
+        "early": max(abs(x - y) for x, y in norms) / (max(x for x, _ in norms) or 1.0),
         "same_text": sum(x.text == y.text for x, y in zip(mine, theirs, strict=True)),
         "same_bits": digest(run) == digest(other) and logged(run) == logged(other),
     }

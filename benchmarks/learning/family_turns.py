@@ -449,8 +449,9 @@ def document(found: Mapping[str, Mapping[int, Mapping[str, Any]]], command: str,
             "* `shards`: two processes with their weights in shards (`train.sharding: fsdp`). Beside it: how far the norm of the "
             f"gradient of the first {EARLY} steps is from that of `one`, as a share of the largest, and how many conversations have the "
             "same text.",
-            "* `killed`: the same, and all its processes were killed (`kill -9`) at random moments. Beside it: the steps that were done "
-            "when each kill came, and whether weights, log and answers are those of `shards` to the bit.",
+            "* `killed`: the same, and all its processes were killed (`kill -9`) at random moments, at the latest soon after the next "
+            "step. Beside it: the steps that were done when each kill came, and whether weights, log and answers are those of `shards` to "
+            "the bit.",
             "* `server`: two processes that sample from a rollout server of vLLM. InternVL lies in shards. Qwen3.5 has whole weights "
             "there, its native family and bfloat16, which vLLM's kernels for a CPU ask for; its other arms run through `model.family: "
             "generic` in float32.",

@@ -58,7 +58,7 @@ INITIALIZER_RANGE = 0.08
 """With transformers' 0.02 a model this small stays at the answer prior for more than a thousand steps."""
 EARLY = 5
 """Steps whose gradients are compared, before rounding has chosen another token."""
-SOON = 2.0
+SOON = 1.0
 """Seconds after the first step of a start within which it is killed, so that the steps last for all kills."""
 ROOM = {"cache_bytes": 2**28, "max_model_len": 1024, "block_size": 32}
 PLUGIN = "benchmarks.learning.family_turns"
@@ -242,10 +242,9 @@ def finish(arguments: Sequence[str], log: Path) -> None:
         raise BenchmarkError(f"{log.stem} ended with exit code {code}; see {log}")
 
 
-def killed_run(arguments: Sequence[str], run: Path, log: Path, steps: int, kills: int, longest: float, seed: int) -> list[int]:
-    """A run of so many steps that is killed so many times and then goes on to its end; the steps that were logged when each kill came. A
-    kill comes at a random moment after a start has taken the run's folder, and soon after the first step of that start; at once where few
-    steps are left.
+def killed_run(arguments: Sequence[str], run: Path, log: Path, kills: int, longest: float, seed: int) -> list[int]:
+    """A run that is killed so many times and then goes on to its end; the steps that were logged when each kill came. A kill comes at a
+    random moment after a start has taken the run's folder, and at most `SOON` after the first step of that start.
 
     Raises:
         BenchmarkError: it ended before all kills had come.
@@ -253,13 +252,12 @@ def killed_run(arguments: Sequence[str], run: Path, log: Path, steps: int, kills
     moments = random.Random(seed)
     seen: list[int] = []
     while len(seen) < kills:
-        had, wait = len(updates(run)), moments.uniform(0, longest)
-        soon = moments.uniform(0, SOON) if steps - had > 2 * (kills - len(seen)) else 0.0
-        began, end, stepped = time.time(), math.inf, False
+        had, wait, soon = len(updates(run)), moments.uniform(0, longest), moments.uniform(0, SOON)
+        since, end, stepped = time.time(), math.inf, False
         process = start(arguments, log)
         while time.time() < end and process.poll() is None:
             time.sleep(0.05)
-            if end == math.inf and taken(run, began):
+            if end == math.inf and taken(run, since):
                 end = time.time() + wait
             elif not stepped and len(updates(run)) > had:
                 end, stepped = min(end, time.time() + soon), True
@@ -346,7 +344,7 @@ def run_arm(family: str, seed: int, arm: str, model: Path, asked: Asked) -> Path
             fs.write_text(recipe, json.dumps(written))
         line = ["train", str(recipe), *([] if arm == "one" else ["--gpus", "2", "--restarts", "0"])]
         if arm == "killed":
-            seen = killed_run(line, run, log, asked.steps["rl"], asked.kills, asked.longest, seed)
+            seen = killed_run(line, run, log, asked.kills, asked.longest, seed)
             fs.write_text(out / f"{name}.kills.json", json.dumps(seen))
         else:
             finish(line, log)
@@ -388,7 +386,7 @@ def apart(run: Path, other: Path) -> dict[str, Any]:
     return {
         "early": max(abs(x - y) for x, y in norms) / (max(x for x, _ in norms) or 1.0),
         "same_text": sum(x.text == y.text for x, y in zip(mine, theirs, strict=True)),
-        "same_bits": digest(run) == digest(other) and logged(run) == logged(other),
+        "same_bits": digest(run) == digest(other) and logged(run) == logged(other) and answered(run) == answered(other),
     }
 
 
@@ -400,6 +398,10 @@ def logged(run: Path) -> list[dict[str, Any]]:
     from vlmrl.run.tracking import read_metrics, without_clock
 
     return without_clock(read_metrics(run / "metrics.jsonl"))
+
+
+def answered(run: Path) -> list[str]:
+    return sorted((run / "eval" / "rl.jsonl").read_text(encoding="utf-8").splitlines())
 
 
 def result(family: str, seed: int, arms: Sequence[str], asked: Asked) -> dict[str, Any]:

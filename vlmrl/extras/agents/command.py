@@ -175,6 +175,7 @@ def act(
     seed: Seed = 0,
     deadline: Deadline = 20.0,
     history: Annotated[str, typer.Option(help="What prompts hold: all, 3 (last 3 screens), 3/8 (last 3, every 8 turns).")] = "all",
+    actions: Annotated[bool, typer.Option(help="Tell earlier actions where a prompt begins anew, as the stage does.")] = True,
     answer_format: Annotated[str, typer.Option(help="free, answer_only, think or think_or_not.")] = "free",
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest size of a screen.")] = 1280 * 720,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 128,
@@ -200,7 +201,7 @@ def act(
     how = Acting(
         model=model,
         settings=GenerationSettings(max_new_tokens=max_new_tokens, temperature=temperature),
-        history=of_history,
+        history=dataclasses.replace(of_history, actions=actions),
         answer_format=answer_format,
         turns=turns,
         max_pixels=max_pixels,

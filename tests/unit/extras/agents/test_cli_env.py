@@ -99,6 +99,11 @@ def test_a_model_acts_and_its_ids_are_kept(run, tmp_path: Path, tiny_files):
     played = [trajectory_from_json(json.loads(line)) for line in records[0].splitlines()]
     assert all(1 <= len(turn.ids) == len(turn.logprobs) <= 5 for one in played for turn in one.turns)
     assert played[0].turns[0].ids != played[1].turns[0].ids, "attempts sample apart"
+    assert run("act", "toy_desk", str(tmp_path / "d"), *shared, *model, "--answer-format", "answer_only", "--no-actions")[0] == 0
+    bare = [trajectory_from_json(json.loads(line)) for line in (tmp_path / "d" / "trajectories.jsonl").read_text().splitlines()]
+    first, second = ([[one.turns[n].ids for one in side] for side in (played, bare)] for n in (0, 1))
+    assert first[0] == first[1]
+    assert second[0] != second[1], "the prompt of the second turn tells the first action, or does not"
     assert run("act", "toy_desk", str(tmp_path / "c"), *shared)[0] == 64
     assert run("act", "toy_desk", str(tmp_path / "c"), *shared, *model, "--answer-format", "poem")[0] == 64
 

@@ -227,6 +227,10 @@ def lengths(
         ),
     ] = None,
     unsolved: Annotated[float, typer.Option(min=1.0, help="--played: the length of a task that was tried and never solved.")] = 100.0,
+    times: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Also end the episodes of a task after so many times its length (max_turns).", show_default=False),
+    ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of each task whose fewest turns are averaged.")] = 4,
     seed: Seed = 0,
     deadline: Deadline = 20.0,
@@ -251,7 +255,7 @@ def lengths(
             found = played_lengths([one for path in played for one in read_played(path)])
         else:
             found = declared_lengths(pool, given, episodes=episodes, seed=seed)
-    rows = task_rows(given, found, unsolved=unsolved if played else None)
+    rows = task_rows(given, found, unsolved=unsolved if played else None, times=times)
     fs.write_text(out, "".join(json.dumps(row) + "\n" for row in rows))
     known = sorted(row["trajectory"]["length"] for row in rows if "trajectory" in row)
     spread = f", from {known[0]:g} to {known[-1]:g} turns" if known else ""

@@ -33,7 +33,7 @@ from vlmrl.extras.agents.play import keep
 from vlmrl.extras.agents.pool import EnvPool, Episode, Reply
 from vlmrl.extras.agents.prompts import Handles, next_prompt
 from vlmrl.extras.agents.protocol import Optimum
-from vlmrl.extras.agents.rows import recorded
+from vlmrl.extras.agents.rows import recorded, turns_of
 from vlmrl.extras.agents.screens import ScreenFolder
 from vlmrl.extras.agents.trajectory import Snapshot, Trajectory, TrajectoryTurn, spoilt
 from vlmrl.media.store import MediaStore
@@ -153,6 +153,8 @@ class _Attempt:
     """Where it is: its own, or that of an attempt that did the same so far."""
     reply: Reply
     optimum: Optimum | None
+    turns: int
+    """Most answers of it."""
     done: list[TrajectoryTurn] = field(default_factory=list[TrajectoryTurn])
     seen: Snapshot | None = None
 
@@ -171,9 +173,11 @@ def run_attempts(
     answer.
 
     Raises:
+        ConfigError: a task's own limit is no number of turns.
         RowError, MediaError: an observation cannot be encoded.
     """
     sizes = [attempts] * len(tasks) if isinstance(attempts, int) else attempts
+    limits = [min(table.turns, turns_of(task) or table.turns) for task, _ in tasks]
     ahead = table.pool.ahead
     groups = [ahead.take(task, seed, n) for (task, seed), n in zip(tasks, sizes, strict=True)]
     opened = [(place, k, episode) for place, group in enumerate(groups) for k, episode in enumerate(group)]
@@ -181,7 +185,7 @@ def run_attempts(
         with table.spent.on("environment"):
             firsts = [first for group in ahead.firsts(groups) for first in group]
         every = [
-            _Attempt(number, recorded(tasks[place][0]), tasks[place][1], place, k, own, shown_by, first, first.optimum)
+            _Attempt(number, recorded(tasks[place][0]), tasks[place][1], place, k, own, shown_by, first, first.optimum, limits[place])
             for number, ((place, k, own), (first, shown_by)) in enumerate(zip(opened, firsts, strict=True))
         ]
         with table.talk() as session:
@@ -209,11 +213,11 @@ def _play(table: EnvSetup, every: Sequence[_Attempt], session: MultiTurnSession,
             answers = _answers(table, session, asked, seeds, goes_on=goes_on)
         each = [(one, answer) for (alike, _), answer in zip(asked, answers, strict=True) for one in alike]
         with table.spent.on("environment"):
-            _act(table, each, last=turn + 1 == table.turns)
+            _act(table, each)
         faults.point("rollout.turn")
 
 
-def _act(table: EnvSetup, each: Sequence[tuple[_Attempt, Rollout]], *, last: bool) -> None:
+def _act(table: EnvSetup, each: Sequence[tuple[_Attempt, Rollout]]) -> None:
     """Each attempt does what it has answered. Attempts that were one so far and do the same remain one. Of those that do not, the first
     goes on in the world that they had, and each other one in its own, which first does what that one did."""
     pasts = {id(one.episode): one.episode.past() for one, _ in each}
@@ -232,7 +236,7 @@ def _act(table: EnvSetup, each: Sequence[tuple[_Attempt, Rollout]], *, last: boo
         if came.fault is not None and one.episode is not one.own:  # a fault is that of one attempt
             one.own.follow(pasts[name[0]])
             one.episode, came = one.own, one.own.step(name[1]).result()
-        _record(one, answer, came, last=last)
+        _record(one, answer, came)
 
 
 def _answers(
@@ -301,11 +305,12 @@ def _prompt(table: EnvSetup, one: _Attempt) -> Prompt | None:
     return prompt
 
 
-def _record(one: _Attempt, answer: Rollout, came: Reply, *, last: bool) -> None:
+def _record(one: _Attempt, answer: Rollout, came: Reply) -> None:
     assert one.seen is not None
-    outcome = "turns" if last and not came.done else came.outcome
-    one.reply = came
-    if came.done:
+    limit = len(one.done) + 1 == one.turns and not came.done
+    outcome = "turns" if limit else came.outcome
+    one.reply = Reply() if limit else came
+    if came.done or limit:
         one.episode.close()  # its room is for one that begins ahead
         one.own.close()
     if came.fault is not None and not one.episode.began:

@@ -7,13 +7,14 @@ Both are means over episodes, since a task has other seeds in training, and both
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import CheckpointError, ConfigError, VlmrlError
 from vlmrl.extras.agents.pool import EnvPool
-from vlmrl.extras.agents.rows import ASKS
+from vlmrl.extras.agents.rows import ASKS, TURNS
 from vlmrl.extras.agents.trajectory import Trajectory, environment_seed, trajectory_from_json
 
 Lengths = dict[str, float | None]
@@ -75,9 +76,11 @@ def read_played(path: Path) -> list[Trajectory]:
     return out
 
 
-def task_rows(tasks: Sequence[Mapping[str, Any]], lengths: Lengths, *, unsolved: float | None) -> list[dict[str, Any]]:
+def task_rows(
+    tasks: Sequence[Mapping[str, Any]], lengths: Lengths, *, unsolved: float | None, times: float | None = None
+) -> list[dict[str, Any]]:
     """Rows of a source, in the order of the tasks: id, `environment`, and `trajectory.length` where one is known. `unsolved`: the length of
-    a task that was tried and never solved, which is above all others.
+    a task that was tried and never solved, which is above all others. `times`: a task may take so many times its length in turns.
 
     Raises:
         ConfigError: two tasks have the same id.
@@ -87,6 +90,8 @@ def task_rows(tasks: Sequence[Mapping[str, Any]], lengths: Lengths, *, unsolved:
         name = task_id(task, n)
         row: dict[str, Any] = {"id": name, "environment": {key: value for key, value in task.items() if key not in ("id", ASKS)}}
         length = lengths.get(name)
+        if times is not None and length is not None:
+            row["environment"][TURNS] = math.ceil(round(times * length, 6))  # 1.1 * 10 is 11, whatever the last bit says
         if name in lengths and length is None:
             length = unsolved
         if length is not None:

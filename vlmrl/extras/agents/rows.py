@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vlmrl.errors import RowError
+from vlmrl.errors import ConfigError, RowError
 from vlmrl.protocols import environment
 from vlmrl.types import MediaRef, Sample
 
@@ -20,6 +20,8 @@ PLACE = "media_root"
 ROW, FORMAT = "row", "answer_format"
 ASKS = "asks"
 """Key of a task, and extra of an environment: the answer type in whose words a prompt asks for an action."""
+TURNS = "max_turns"
+"""Key of a task: most answers of its episodes, where these are fewer than the stage allows."""
 TaskOf = Callable[[Sample], dict[str, Any]]
 """What an environment is given of a row."""
 
@@ -90,6 +92,18 @@ def sample_of(task: Mapping[str, Any]) -> Sample:
 def recorded(task: Mapping[str, Any]) -> dict[str, Any]:
     """A task as it stands in records and hashes: without the place of its media."""
     return {name: value for name, value in task.items() if name != PLACE}
+
+
+def turns_of(task: Mapping[str, Any]) -> int | None:
+    """Most answers of an episode of this task, where the task says it (`max_turns`).
+
+    Raises:
+        ConfigError: it is no whole number above 0.
+    """
+    turns = task.get(TURNS)
+    if turns is not None and not (type(turns) is int and turns > 0):
+        raise ConfigError(f"task '{task.get('id')}': max_turns is {turns!r}; give a whole number above 0")
+    return turns
 
 
 def answer_type_of(task: Mapping[str, Any], default: str) -> str:

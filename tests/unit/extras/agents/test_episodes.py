@@ -14,6 +14,7 @@ import torch
 from tests.support.builders import sample
 from tests.support.tiny import Tiny
 from vlmrl import rng
+from vlmrl.errors import ConfigError
 from vlmrl.extras.agents import episodes
 from vlmrl.extras.agents.conversation import Conversation
 from vlmrl.extras.agents.episodes import Anew, EnvSetup, anew, run_attempts
@@ -44,6 +45,7 @@ def play(
     longest: int | None = None,
     alike: int = 0,
     forks: Forks = NONE,
+    tasks: Sequence[tuple[dict[str, Any], int]] = TASKS,
     **arguments: object,
 ):
     """(attempts of each task, what the engine was asked). All attempts at a task say the same in their first `alike` turns."""
@@ -68,7 +70,7 @@ def play(
             longest=longest,
             forks=forks,
         )
-        made = run_attempts(table, TASKS, attempts, lambda place, k, turn: rng.key(5, place, k if turn >= alike else 0, turn))
+        made = run_attempts(table, tasks, attempts, lambda place, k, turn: rng.key(5, place, k if turn >= alike else 0, turn))
     return made, asked, table
 
 
@@ -112,6 +114,24 @@ def test_layouts_of_turns_train_what_was_sampled_at_every_turn(tiny: Tiny, tmp_p
         gaps[turn].append(float((logp_T[: len(sampled)] - torch.tensor(sampled)).abs().max()))
     assert [len(of_turn) for of_turn in gaps] == [6, 6, 6]
     assert max(map(max, gaps)) < 1e-5, gaps
+
+
+@pytest.mark.parametrize("history", ["all", "1"])
+def test_a_task_may_have_fewer_turns_than_the_stage(tiny: Tiny, tmp_path: Path, history: str):
+    """Its episodes end there, with the turns of one that goes on; those of other tasks are as they were."""
+    (first, _), (second, seed) = TASKS
+    whole, _, _ = play(tiny, tmp_path, history, alike=1)
+    made, _, _ = play(tiny, tmp_path, history, alike=1, tasks=[({**first, "max_turns": 2}, 11), ({**second, "max_turns": 9}, seed)])
+    assert [[turn.ids for turn in one.turns] for one in made[0]] == [[turn.ids for turn in one.turns[:2]] for one in whole[0]]
+    assert [(one.outcome, one.fault) for one in made[0]] == [("turns", None)] * 2
+    said = [[[(turn.seen, turn.ids, turn.outcome) for turn in one.turns] for one in side[1]] for side in (made, whole)]
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("turns", [0, 2.0, True, "2"])
+def test_turns_of_a_task_that_are_no_number_are_named(tiny: Tiny, tmp_path: Path, turns: object):
+    with pytest.raises(ConfigError, match=r"task 'a': max_turns is .*; give a whole number above 0"):
+        play(tiny, tmp_path, "1", tasks=[({"id": "a", "max_turns": turns}, 11)])
 
 
 def test_crashes_of_the_environment_change_no_answer(tiny: Tiny, tmp_path: Path):

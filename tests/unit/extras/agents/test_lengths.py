@@ -46,6 +46,12 @@ def test_rows_have_lengths_where_one_is_known() -> None:
         {"id": "b", "environment": {}, "trajectory": {"length": 99.0}},
         {"id": "c", "environment": {}},
     ]
+    limited = task_rows(tasks, {"a": 3.5, "b": None}, unsolved=99.0, times=1.5)
+    assert [row["environment"] for row in limited] == [
+        {"page": "x", "max_turns": 6},
+        {},
+        {},
+    ]  # of a length that is none there is no multiple
     with pytest.raises(ConfigError, match="same id"):
         task_rows([{"id": "a"}, {"id": "a"}], {}, unsolved=None)
 
@@ -62,6 +68,9 @@ def test_declared_lengths_order_the_desks(run, tmp_path: Path) -> None:  # noqa:
     assert all(task_rows_of_a_source.detect(row) for row in rows)
     read = [task_rows_of_a_source.convert(row, ImportOptions()) for row in rows]
     samples = [describe(parse_row(row, source="here", media_root=".")) for row in read]
+    limited = tmp_path / "limited.jsonl"
+    assert run("lengths", "toy_desk", str(limited), "--tasks", str(given), "--episodes", "1", "--times", "1.5")[0] == 0
+    assert [json.loads(line)["environment"]["max_turns"] for line in limited.read_text().splitlines()] == [6, 3, 5]
     plan = curriculum_gui(samples, 0, edges=(2, 3)).plan(Ledger(), prompts=1, rollouts=2)
     assert plan[0].sample_id == "desk-2"
     assert run("lengths", "toy_desk", str(out))[0] == 64, "nothing is written over"

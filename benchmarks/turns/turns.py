@@ -124,7 +124,8 @@ def absolute(store: Store, cells: list[dict[str, int]], sides: Sequence[str]) ->
 def ratios(store: Store, cells: list[dict[str, int]], pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
     """How many times more the first side of a pair takes: median of each process, then median and extremes over the repeats; beside it the
     ratio of what has to be computed."""
-    head = ["step", "step, CPU time", "rollout", "tokens read", "pictures", "update", "tokens trained", "pictures", "memory"]
+    head = ["step", "step, CPU time", "rollout", "tokens read", "pictures", "update", "tokens trained", "T / (T - 1 + 1/G)"]
+    head += ["update of a token", "pictures", "memory"]
     rows = [["turns x screen x attempts x answer", "ratio", *head]]
     for cell, (slow, fast) in itertools.product(cells, pairs):
         first, second = of(store, cell, slow), of(store, cell, fast)
@@ -139,7 +140,10 @@ def ratios(store: Store, cells: list[dict[str, int]], pairs: Sequence[tuple[str,
         a, b = plan(slow, first[0]), plan(fast, second[0])
         row = [name_of(cell), f"{slow} / {fast}", ratio["seconds"], ratio["cpu"]]
         row += [ratio["rollout"], f"{a.rollout / b.rollout:.2f}", f"{a.rollout_pictures / b.rollout_pictures:.2f}"]
-        row += [ratio["update"], f"{a.update / b.update:.2f}", f"{a.update_pictures / b.update_pictures:.2f}"]
+        each = [statistics.median(x["update"]) / statistics.median(y["update"]) * b.update / a.update for x, y in couples]
+        turns, group = cell["turns"], cell["group"]
+        row += [ratio["update"], f"{a.update / b.update:.2f}", f"{turns / (turns - 1 + 1 / group):.2f}"]
+        row += [median_range(each), f"{a.update_pictures / b.update_pictures:.2f}"]
         rows.append([*row, median_range([used(x) / used(y) for x, y in couples])])
     return rows
 
@@ -183,7 +187,8 @@ def document(
         "`read` and `trained` are the tokens that pass through the decoder in a rollout (those that are drawn come on top, equally many on",
         "all sides) and in the forward pass of an update: counted, and what our own meters said. `pictures` are screens through the tower,",
         "counted. MiB is the peak above the loaded model, CPU time that of the trainer's process. Every action shows another screen, so",
-        "attempts share the first one only.",
+        "attempts share the first prompt only: of T turns as long as each other, G attempts can leave out as much as makes an update",
+        "T / (T - 1 + 1/G) times shorter, whoever trains them. `update of a token`: seconds of the update over the tokens trained.",
         "",
         *more,
         *provenance(store),

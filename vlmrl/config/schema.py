@@ -209,9 +209,7 @@ class EvalSection(Section):
     every: PositiveInt | None = Field(default=None, description="Also evaluate after every N steps of a stage, as STAGE@STEP")
     suite: str | None = Field(default=None, description="Evaluate on this suite as well: a file, or the name of one in evals/suites")
     data_root: str | None = Field(default=None, description="Folder of the suite's data, instead of its own")
-    max_seconds: float | None = Field(
-        default=None, gt=0, description="Begin no further batch of an evaluation after this time; what is answered counts"
-    )
+    max_seconds: float | None = Field(default=None, gt=0, description="Begin no further batch after this time; what is answered counts")
     best: str | None = Field(
         default=None, description="Metric (`miou`, or `<task>/<metric>` of the suite) whose best weights are kept in <run>/best"
     )

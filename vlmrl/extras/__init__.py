@@ -21,6 +21,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "task_of_run": "vlmrl.extras.agents.run_tasks:play_suite_task",
         "held_out": "vlmrl.extras.agents.run_tasks:play_rows",
     },
+    "way to read prompts together": {"openings": "vlmrl.extras.agents.openings:generate"},
     "conversation": {"told": "vlmrl.extras.agents.conversation:told", "again": "vlmrl.extras.agents.again:TurnsAgain"},
     "layout": {"chains": "vlmrl.extras.agents.chains:CHAINS", "trees": "vlmrl.extras.agents.trie:TREES"},
     "backend for trees": {"merge": "vlmrl.extras.agents.tree_attention:merge", "two_call": "vlmrl.extras.agents.tree_attention:two_call"},

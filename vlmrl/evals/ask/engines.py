@@ -6,7 +6,7 @@ the order of the prompts, and a `fingerprint` that addresses the answers (`recor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +15,10 @@ from vlmrl import rng
 from vlmrl.errors import ConfigError, StorageError
 from vlmrl.evals.score.records import REFERENCE, Record, read_records, sample_hash, settings_json
 from vlmrl.protocols import RolloutEngine
-from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request
+from vlmrl.registry import Catalogue
+from vlmrl.types import FinishReason, GenerationSettings, Prompt, Request, Rollout
+
+TOGETHER: Catalogue[Callable[..., list[list[Rollout]]]] = Catalogue("way to read prompts together")
 
 WHOLE = {"min_pixels": 1, "max_pixels": 2**31}
 """Limits of a processor that cut nothing: a server that is sent them takes every processed frame, and a video counted whole, as it is."""
@@ -97,10 +100,8 @@ class LocalEngine:
         check_samples(samples)
         ks = tuple(range(samples))
         requests = [Request(prompt=p, ks=ks, seeds=tuple(answer_seed(seed, p.sample.id, k) for k in ks)) for p in prompts]
-        return [
-            [Generation(text=r.text, n_out=len(r.ids), finish=r.finish) for r in rollouts]
-            for rollouts in self.engine.generate(requests, settings)
-        ]
+        made = TOGETHER["openings"](self.engine, requests, settings)
+        return [[Generation(text=r.text, n_out=len(r.ids), finish=r.finish) for r in own] for own in made]
 
 
 class ReplayEngine:

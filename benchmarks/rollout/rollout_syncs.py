@@ -49,6 +49,8 @@ SPREAD = 0.05
 CACHE_BYTES = 2**24
 """Of vLLM's keys and values: so few that they have all been used soon. Its cache of features cannot be made smaller: about 130 turns."""
 ROOM = 1024
+FEW = 20
+"""Synchronisations whose gaps are told apart from all."""
 MIB = 2**20
 OWN = {"internvl": True, "smolvlm": False}
 """Families that are run through their own processor, and whether vLLM has clips of them."""
@@ -320,7 +322,7 @@ def table_of(store: Store) -> list[list[str]]:
             "MiB sent each",
             "least change of an answer, nats",
             "answers with other tokens than the reference's",
-            "largest gap to the reference, nats",
+            "largest gap to the reference, nats: first 20, all",
             "fresh vLLM: versions, answers with other tokens, largest gap",
         ]
     ]
@@ -338,11 +340,21 @@ def table_of(store: Store) -> list[list[str]]:
                 f"{found['nbytes'][0] / MIB:.1f}",
                 f"{min(found['moved'][1:]):.1e}",
                 f"{sum(found['other'])} of {answers}",
-                f"{max(found['gap']):.1e}",
+                f"{max(found['gap'][:FEW]):.1e}, {max(found['gap']):.1e}",
                 f"{len(pairs)}, {other}, {max((apart(a, b) for a, b in pairs), default=0.0):.1e}",
             ]
         )
     return rows
+
+
+def ties_of(store: Store) -> list[str]:
+    """What is said of answers with other tokens: how far the log-probs of the two tokens are from each other where the first differs."""
+    out: list[str] = []
+    for found in of_side(store, "syncs"):
+        if apart_by := [gap for gap, other in zip(found["gap"], found["other"], strict=True) if other]:
+            name = f"{found['cell']['family']}, {found['cell']['where']}"
+            out.append(f"Where an answer of {name} has another token, the log-probs of the two are {max(apart_by):.1e} nats apart.")
+    return out
 
 
 def memory_of(store: Store) -> list[list[str]]:
@@ -393,6 +405,9 @@ def document(store: Store) -> list[str]:
         "each time; a fresh vLLM is a process of its own that has read the weights from files. *Gap*: largest difference of log-probs.",
         "",
         show("Answers", table_of(store)),
+        "Each change is added to those before, so the weights walk away from where they began, and gaps grow with them.",
+        *ties_of(store),
+        "",
         *(filled if store.settings["warmup"] else []),  # without a warm-up the line would be that of caches that fill
         *(line for line in provenance(store) if not line.startswith("* memory on a CPU")),
     ]

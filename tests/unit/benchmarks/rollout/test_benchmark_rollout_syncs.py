@@ -48,7 +48,9 @@ def test_the_tables_by_hand() -> None:
     ]
     store = rollout_syncs.Store(Path("unused"), {"warmup": 2}, {str(n): result for n, result in enumerate(results)})
     _, row = rollout_syncs.table_of(store)
-    assert row == ["f, process", "2 + 4", "0.500 (0.500..0.500)", "3.0", "2.5e-01", "1 of 12", "2.0e-06", "1, 1, 0.0e+00"]
+    assert row == ["f, process", "2 + 4", "0.500 (0.500..0.500)", "3.0", "2.5e-01", "1 of 12", "2.0e-06, 2.0e-06", "1, 1, 0.0e+00"]
+    (said,) = rollout_syncs.ties_of(store)
+    assert said == "Where an answer of f, process has another token, the log-probs of the two are 2.0e-06 nats apart."
     _, row = rollout_syncs.memory_of(store)
     assert row == ["f, process", "both", "10", "30", "33", "1.0000 [1.0000, 1.0000]", "1.0000 [-inf, inf]"], (
         "the line begins behind the warm-up"

@@ -17,10 +17,11 @@ class Counted:
 
 
 def counted(side: str, *, prompt: int, answer: int, observation: int, turns: int, group: int) -> Counted:
-    """Tokens of the first prompt, of an answer, and between two answers; on the sides `trl`, `anew` and `kept`.
+    """Tokens of the first prompt, of an answer, and between two answers; on the sides `trl`, `trl-vllm`, `anew` and `kept`.
 
     The last token of an answer is drawn and not read, so a past that is kept leaves it to the next turn. TRL reads the first prompt once
-    for each answer, and cuts and encodes all pictures of an attempt in every turn.
+    for each answer, and cuts and encodes all pictures of an attempt in every turn. Of `trl-vllm` the rollout is the least: that of a past
+    which is kept to the token, and vLLM keeps whole blocks.
     """
     lengths = [prompt + t * (answer + observation) for t in range(turns)]
     whole = lengths[-1] + answer
@@ -30,4 +31,7 @@ def counted(side: str, *, prompt: int, answer: int, observation: int, turns: int
     if side == "anew":
         rows = prompt + group * answer + group * sum(n + answer for n in lengths[1:])
         return Counted(prompt + group * sum(lengths[1:]), rows, pictures, pictures)
-    return Counted(prompt + group * (turns - 1) * (observation + 1), prompt + group * (whole - prompt), pictures, pictures)
+    read = prompt + group * (turns - 1) * (observation + 1)
+    if side == "trl-vllm":
+        return Counted(read, group * whole, pictures, group * turns)
+    return Counted(read, prompt + group * (whole - prompt), pictures, pictures)

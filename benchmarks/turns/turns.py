@@ -14,6 +14,7 @@ import argparse
 import itertools
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.common import (
@@ -38,6 +39,7 @@ ABOUT = {
     "anew": "`anew` reads every turn's prompt whole and trains a row per turn",
     "kept": "`kept` keeps keys and values from turn to turn and trains a chain per attempt",
     "trl": "`trl` is TRL's `environment_factory`",
+    "trl-vllm": "`trl-vllm` is the same with rollouts by vLLM in the trainer's process, whose prefix cache keeps whole blocks of a past",
 }
 
 
@@ -91,6 +93,12 @@ def plan(side: str, result: Result) -> Any:
     return counted(side, answer=cell["completion"], turns=cell["turns"], group=cell["group"], **lengths)
 
 
+def computed(side: str, result: Result) -> Any:
+    """The same, with what vLLM's own meter said of tokens that were read, which are more than counted."""
+    wanted = plan(side, result)
+    return replace(wanted, rollout=int(result["read_tokens"])) if side == "trl-vllm" else wanted
+
+
 def check(store: Store, cell: dict[str, int], measured: Sequence[str]) -> None:
     """The sides did the same work, and ours computed what was counted.
 
@@ -102,7 +110,8 @@ def check(store: Store, cell: dict[str, int], measured: Sequence[str]) -> None:
         for result in of(store, cell, side):
             wanted = plan(side, result)
             whole = wanted.update <= store.settings["max_tokens_per_microbatch"]  # else a chain's first prompt is computed in each part
-            for name, number, exact in (("read_tokens", wanted.rollout, True), ("trained_tokens", wanted.update, whole)):
+            to_the_token = side != "trl-vllm"  # vLLM keeps whole blocks
+            for name, number, exact in (("read_tokens", wanted.rollout, to_the_token), ("trained_tokens", wanted.update, whole)):
                 if name in result and (result[name] != number if exact else result[name] < number):
                     raise BenchmarkError(f"{cell}: side {side} has {result[name]:g} {name}, counted were {number}; this is no comparison")
 
@@ -116,7 +125,7 @@ def absolute(store: Store, cells: list[dict[str, int]], sides: Sequence[str]) ->
             rows.append([name_of(cell), side, failed[0] if failed else "not measured", *["-"] * (len(rows[0]) - 3)])
             continue
         row = [median_range([v for r in found for v in r[name]]) for name in ("seconds", "cpu", "rollout", "update")]
-        wanted = plan(side, found[0])
+        wanted = computed(side, found[0])
         rows.append([name_of(cell), side, *row, median_range([used(r) for r in found], 0), str(wanted.rollout), str(wanted.update)])
     return rows
 
@@ -137,7 +146,7 @@ def ratios(store: Store, cells: list[dict[str, int]], pairs: Sequence[tuple[str,
             part: median_range([statistics.median(x[part]) / statistics.median(y[part]) for x, y in couples])
             for part in ("seconds", "cpu", "rollout", "update")
         }
-        a, b = plan(slow, first[0]), plan(fast, second[0])
+        a, b = computed(slow, first[0]), computed(fast, second[0])
         row = [name_of(cell), f"{slow} / {fast}", ratio["seconds"], ratio["cpu"]]
         row += [ratio["rollout"], f"{a.rollout / b.rollout:.2f}", f"{a.rollout_pictures / b.rollout_pictures:.2f}"]
         each = [statistics.median(x["update"]) / statistics.median(y["update"]) * b.update / a.update for x, y in couples]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.turns.counted import Counted, counted
+from benchmarks.turns.peer_trl import one_place
 from tests.support.command import module
 
 SMALL = ["--repeats", "1", "--steps", "1", "--warmup", "0", "--screens", "4", "--groups", "2", "--completions", "3", "--threads", "1"]
@@ -20,6 +21,8 @@ def test_counts_of_two_attempts_of_three_turns() -> None:
     assert counted("anew", **sizes) == Counted(10 + 2 * (18 + 26), (10 + 2 * 3) + 2 * (21 + 29), 5, 5)
     # a kept past lacks the last token of its answer: it is read with the observation
     assert counted("kept", **sizes) == Counted(10 + 2 * 2 * 6, 10 + 2 * 19, 5, 5)
+    # at least as much is read from whole blocks; TRL trains as ever
+    assert counted("trl-vllm", **sizes) == Counted(10 + 2 * 2 * 6, 2 * 29, 5, 2 * 3)
 
 
 def test_one_turn_is_one_turn() -> None:
@@ -27,15 +30,23 @@ def test_one_turn_is_one_turn() -> None:
     assert counted("anew", **sizes) == counted("kept", **sizes) == Counted(10, 10 + 4 * 3, 1, 1)
 
 
+def test_a_picture_has_one_place_in_what_vllm_is_given() -> None:
+    """Whose processor makes the others."""
+    assert one_place([1, 9, 9, 9, 2, 3, 9, 9, 4], 9) == [1, 9, 2, 3, 9, 4]
+    assert one_place([9, 9, 1, 1], 9) == [9, 1, 1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "sides"),
-    [("turns", ["anew", "kept"]), pytest.param("vs_trl_turns", ["trl", "kept"], marks=pytest.mark.slow)],
+    [("turns", ["anew", "kept"]), ("vs_trl_turns", ["trl", "kept"]), ("vs_trl_turns", ["trl-vllm", "kept"])],
 )
 def test_a_very_small_setting_runs(program: str, sides: list[str], tmp_path: Path) -> None:
     """The program itself holds what was read and trained against the counts."""
-    if "trl" in sides:
+    if program == "vs_trl_turns":
         pytest.importorskip("trl")
+    if "trl-vllm" in sides:
+        pytest.importorskip("vllm")
     where = ["--work", str(tmp_path / "work"), "--write", str(tmp_path / "out")]
     done = module(f"benchmarks.turns.{program}", *SMALL, "--turns", "3", "--sides", *sides, *where, timeout=900)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]

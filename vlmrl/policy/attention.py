@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -278,7 +278,8 @@ def _padded(block: Block, device: torch.device) -> _Answers:
 
 def _call(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
     """torch's attention, causal without a mask."""
-    call = functools.partial(F.scaled_dot_product_attention, attn_mask=mask, is_causal=mask is None, scale=scale)
+    shared = query.shape[1] != key.shape[1]  # asked for only where it is so: not every kernel of CUDA takes part
+    call = functools.partial(F.scaled_dot_product_attention, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=shared)
     return ordered(call, query, key, value)
 
 
@@ -318,62 +319,50 @@ def _two_call(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scal
 
 
 def _merge(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
-    key, value = _heads(key, query.shape[1]), _heads(value, query.shape[1])
     if not isinstance(layout, PrefixLayout):
         return _OF_TREES["merge"](query, key, value, layout, scale)
     outs: list[Tensor] = []
     pieces = (_pieces(x, layout) for x in (query, key, value))
-    for answers, qs, ks, vs in zip(_answers(layout, query.device), *pieces, strict=True):
+    for block, qs, ks, vs in zip(layout.blocks, *pieces, strict=True):
         outs.append(_call(qs[0], ks[0], vs[0], scale))
-        if answers is not None:
-            joined: Any = _Joined.apply(qs[1], ks[0], vs[0], ks[1], vs[1], *answers, scale)
+        if not _single(block):
+            joined: Any = _Joined.apply(qs[1], ks[0], vs[0], ks[1], vs[1], block.suffixes, scale)
             outs.append(joined)
     return torch.cat(outs, dim=2)
 
 
 class _Joined(torch.autograd.Function):
-    """Answers of one group: unmasked attention to the prompt joined with causal attention inside each answer."""
+    """Answers of one group: unmasked attention to the prompt joined with causal attention inside each answer.
+
+    The kernel takes views, and fewer heads of keys than of queries, so nothing is copied for it.
+    """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, kp: Tensor, vp: Tensor, ks: Tensor, vs: Tensor, columns: Tensor, places: Tensor, scale: float) -> Any:
+    def forward(ctx: Any, q: Tensor, kp: Tensor, vp: Tensor, ks: Tensor, vs: Tensor, lengths: Sequence[int], scale: float) -> Any:
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        q, kp, vp = q.contiguous(), kp.contiguous(), vp.contiguous()
         out_p, lse_p = flash(q, kp, vp, 0.0, False, scale=scale)
-        out_s, lse_s = flash(rows_of(q, columns), rows_of(ks, columns), rows_of(vs, columns), 0.0, True, scale=scale)
-        out_s = out_s.transpose(0, 1).flatten(1, 2)[None][:, :, places]
-        lse_s = lse_s.transpose(0, 1).flatten(1, 2)[None][:, :, places]
+        out_s, lse_s = _each(lambda *own: flash(*own, 0.0, True, scale=scale), lengths, q, ks, vs)
         # softmax over both sets of keys: out = sum over sets of exp(lse_set - lse) out_set
         lse = torch.logaddexp(lse_p, lse_s)
         out = (out_p * (lse_p - lse).exp()[..., None] + out_s * (lse_s - lse).exp()[..., None]).to(q.dtype)
-        ctx.save_for_backward(q, kp, vp, ks, vs, out, lse, columns, places)
-        ctx.scale = scale
+        ctx.save_for_backward(q, kp, vp, ks, vs, out, lse)
+        ctx.lengths, ctx.scale = lengths, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        q, kp, vp, ks, vs, out, lse, columns, places = ctx.saved_tensors
+        q, kp, vp, ks, vs, out, lse = ctx.saved_tensors
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        grad = grads[0].contiguous()
         # given the joined `out` and `lse`, each call makes exp(score - lse), the probabilities of its keys among all
-        dq, dkp, dvp = flash(grad, q, kp, vp, out, lse, 0.0, False, scale=ctx.scale)
-        # padding repeats a column: its gradient must be zero, or it would be counted twice
-        flat = torch.zeros(1, q.shape[1], columns.numel(), q.shape[3], dtype=q.dtype)
-        flat[:, :, places] = grad
-        grad_s = flat.view(q.shape[1], *columns.shape, q.shape[3]).transpose(0, 1).contiguous()
-        lse_s = lse[0, :, columns].transpose(0, 1).contiguous()
-        parts = flash(
-            grad_s,
-            rows_of(q, columns),
-            rows_of(ks, columns),
-            rows_of(vs, columns),
-            rows_of(out, columns),
-            lse_s,
-            0.0,
-            True,
-            scale=ctx.scale,
-        )
-        dq_s, dks, dvs = (part.transpose(0, 1).flatten(1, 2)[None][:, :, places] for part in parts)
-        return dq + dq_s, dkp, dvp, dks, dvs, None, None, None
+        dq, dkp, dvp = flash(grads[0], q, kp, vp, out, lse, 0.0, False, scale=ctx.scale)
+        dq_s, dks, dvs = _each(lambda *own: flash(*own, 0.0, True, scale=ctx.scale), ctx.lengths, grads[0], q, ks, vs, out, lse)
+        return dq + dq_s, dkp, dvp, dks, dvs, None, None
+
+
+def _each(call: Callable[..., Sequence[Tensor]], lengths: Sequence[int], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Call with the columns of each answer (dimension 2 of all tensors), and join what it returns."""
+    answers = zip(*(x.split([n for n in lengths if n], dim=2) for x in tensors), strict=True)
+    return tuple(torch.cat(parts, dim=2) for parts in zip(*(call(*answer) for answer in answers), strict=True))
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, RowLayout, float], Tensor]

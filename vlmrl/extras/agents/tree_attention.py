@@ -1,15 +1,15 @@
 """Attention over the runs of a packed row (`policy.runs`): the backends `merge` and `two_call` for trees of any depth.
 
 `merge` computes no pair in vain and gathers no keys of ancestors. What sees a run from below is a range of columns, so every run is one
-unmasked call against that range, and one causal call against itself (runs of like lengths in one batch); a column's parts are joined by
-log-sum-exp. Backward gives each call the joined output and log-sum-exp, and gets that call's share of the gradient. A depth of one is what
-`attention` does for a prompt and its answers.
+unmasked call against that range, and one causal call against itself; a column's parts are joined by log-sum-exp. Backward gives each call
+the joined output and log-sum-exp, and gets that call's share of the gradient. A depth of one is what `attention` does for a prompt and its
+answers.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -45,73 +45,50 @@ class PaddedRuns(NamedTuple):
         return x.transpose(0, 1).flatten(1, 2)[None][:, :, self.places]
 
 
-class _Plan(NamedTuple):
-    own: tuple[PaddedRuns, ...]
-    """Every run once, those of like lengths together."""
-    cross: tuple[ColumnRun, ...]
-    """Runs that are seen from below."""
-
-
-@functools.lru_cache(maxsize=2)
-def _plan(layout: RowLayout, device: torch.device) -> _Plan:
-    alike: dict[int, list[ColumnRun]] = {}
-    for run in layout.runs:
-        alike.setdefault((run.stop - run.start).bit_length(), []).append(run)
-    return _Plan(
-        own=tuple(PaddedRuns.of(runs, device) for _, runs in sorted(alike.items())),
-        cross=tuple(run for run in layout.runs if run.stop < run.end),
-    )
-
-
 def merge(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
-    """[1, H, N, D] each, with as many heads of keys as of queries. CPU kernel of torch."""
-    out: Any = _Merged.apply(query, key, value, _plan(layout, query.device), scale)
+    """query [1, Hq, N, D]; key and value [1, Hkv, N, D]. CPU kernel of torch."""
+    out: Any = _Merged.apply(query, key, value, layout.runs, scale)
     return out
 
 
+def _calls(runs: Sequence[ColumnRun]) -> Iterator[tuple[slice, slice, bool]]:
+    """(columns of the queries, of the keys, whether they are the same): each run sees itself, then what stands below a run sees it."""
+    for run in runs:
+        yield slice(run.start, run.stop), slice(run.start, run.stop), True
+    for run in runs:
+        if run.stop < run.end:
+            yield slice(run.stop, run.end), slice(run.start, run.stop), False
+
+
 class _Merged(torch.autograd.Function):
+    """The kernel takes views, and fewer heads of keys than of queries."""
+
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: _Plan, scale: float) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, runs: Sequence[ColumnRun], scale: float) -> Tensor:
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         wide = torch.promote_types(q.dtype, torch.float32)
         out, lse = (torch.empty(shape, dtype=wide) for shape in (q.shape, q.shape[:3]))
-        for rows in plan.own:
-            found, sums = flash(*(rows_of(x, rows.columns_GC) for x in (q, k, v)), 0.0, True, scale=scale)
-            out[:, :, rows.where], lse[:, :, rows.where] = rows.back(found).to(wide), rows.back(sums)
-        for run in plan.cross:
-            above, below = slice(run.start, run.stop), slice(run.stop, run.end)
-            found, sums = flash(q[:, :, below].contiguous(), *(x[:, :, above].contiguous() for x in (k, v)), 0.0, False, scale=scale)
-            both = torch.logaddexp(lse[:, :, below], sums)
-            kept, added = ((part - both).exp()[..., None] for part in (lse[:, :, below], sums))
-            out[:, :, below], lse[:, :, below] = out[:, :, below] * kept + found * added, both
+        for below, above, itself in _calls(runs):
+            found, sums = flash(q[:, :, below], k[:, :, above], v[:, :, above], 0.0, itself, scale=scale)
+            if not itself:
+                both = torch.logaddexp(lse[:, :, below], sums)
+                kept, added = ((part - both).exp()[..., None] for part in (lse[:, :, below], sums))
+                found, sums = out[:, :, below] * kept + found * added, both
+            out[:, :, below], lse[:, :, below] = found, sums
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.plan, ctx.scale = plan, scale
+        ctx.runs, ctx.scale = runs, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         q, k, v, out, lse = ctx.saved_tensors
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        grad = grads[0].contiguous()
         d_q, d_k, d_v = (torch.zeros_like(x) for x in (q, k, v))
-        for rows in ctx.plan.own:
-            columns = rows.columns_GC
-            # padding repeats a column: its gradient must be zero, or it would be counted twice
-            flat = torch.zeros(1, q.shape[1], columns.numel(), q.shape[3], dtype=q.dtype)
-            flat[:, :, rows.places] = grad[:, :, rows.where]
-            of_rows = flat.view(q.shape[1], *columns.shape, q.shape[3]).transpose(0, 1).contiguous()
-            sums = lse[0, :, columns].transpose(0, 1).contiguous()
-            parts = flash(of_rows, *(rows_of(x, columns) for x in (q, k, v, out)), sums, 0.0, True, scale=ctx.scale)
-            for total, part in zip((d_q, d_k, d_v), parts, strict=True):
-                total[:, :, rows.where] += rows.back(part)
-        for run in ctx.plan.cross:
-            above, below = slice(run.start, run.stop), slice(run.stop, run.end)
-            of_queries, of_keys, of_values = (part.contiguous() for part in (q[:, :, below], k[:, :, above], v[:, :, above]))
-            rest = (part.contiguous() for part in (out[:, :, below], lse[:, :, below]))
-            part_q, part_k, part_v = flash(
-                grad[:, :, below].contiguous(), of_queries, of_keys, of_values, *rest, 0.0, False, scale=ctx.scale
-            )
+        for below, above, itself in _calls(ctx.runs):
+            of_queries = (x[:, :, below] for x in (grads[0], q))
+            of_keys = (x[:, :, above] for x in (k, v))
+            part_q, part_k, part_v = flash(*of_queries, *of_keys, out[:, :, below], lse[:, :, below], 0.0, itself, scale=ctx.scale)
             d_q[:, :, below] += part_q
             d_k[:, :, above] += part_k
             d_v[:, :, above] += part_v

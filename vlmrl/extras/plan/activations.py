@@ -118,13 +118,8 @@ def _first(shape: Shape, row: PackedRow, c: int) -> int:
 
 
 def _merge(shape: Shape, row: PackedRow, c: int) -> int:
-    total = _repeated(shape, row, c) + _first(shape, row, c)
-    for prompt, answers in row.shared:
-        own = sum(answers)
-        total += 2 * c * shape.q * own + 4 * shape.heads * own  # the queries once more, output, log-sum-exp
-        total += 2 * c * shape.q * prompt  # keys and values of the prompt once more
-        total += INDEX * (own + len(answers) * max(answers))
-    return total
+    """Query, key and value of all tokens, output and log-sum-exp. The kernel takes views of the former and shares heads by itself."""
+    return row.tokens * (c * (2 * shape.q + 2 * shape.kv) + 4 * shape.heads)
 
 
 def _two_call(shape: Shape, row: PackedRow, c: int) -> int:

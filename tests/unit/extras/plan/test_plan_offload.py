@@ -61,4 +61,5 @@ def test_what_waits_and_what_stays(family: str, trained: str, kind: str, recompu
     device = found.phases["forward/backward"] - found.state.moments - found.features - SLACK
     assert found.training.host == pytest.approx(away.once, rel=0.2 if recompute else 0.1)
     assert found.training.host <= away.host <= 1.45 * found.training.host
-    assert device == pytest.approx(away.device, rel=0.15)
+    # a layer is counted whole, though what it kept comes back piece by piece
+    assert device == pytest.approx(away.device, rel=0.2)

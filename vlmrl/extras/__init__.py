@@ -15,7 +15,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "default_world": "vlmrl.extras.toy.base:default_world",
         "untrained": "vlmrl.extras.toy.base:untrained",
     },
-    "kind of toy pictures": {name: f"vlmrl.extras.agents.toy_{name}:{name.upper()}" for name in ("zoom", "stripes", "clip")},
+    "kind of toy pictures": {name: f"vlmrl.extras.agents.toy_{name}:{name.upper()}" for name in ("zoom", "stripes", "clip", "lake")},
     "evaluation of episodes": {
         "task": "vlmrl.extras.agents.suite_tasks:play_task",
         "task_of_run": "vlmrl.extras.agents.run_tasks:play_suite_task",

@@ -35,6 +35,7 @@ OF_KIND = {
     "zoom": "toy_zoom.yaml",
     "stripes": "toy_crop.yaml",
     "clip": "toy_clip.yaml",
+    "lake": "toy_lake.yaml",
 }
 
 

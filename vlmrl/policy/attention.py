@@ -322,7 +322,7 @@ def _merge(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: 
     if not isinstance(layout, PrefixLayout):
         return _OF_TREES["merge"](query, key, value, layout, scale)
     outs: list[Tensor] = []
-    pieces = (_pieces(x, layout) for x in (query, key, value))
+    pieces = (_pieces(side_by_side(x), layout) for x in (query, key, value))
     for block, qs, ks, vs in zip(layout.blocks, *pieces, strict=True):
         outs.append(_call(qs[0], ks[0], vs[0], scale))
         if not _single(block):
@@ -353,10 +353,17 @@ class _Joined(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         q, kp, vp, ks, vs, out, lse = ctx.saved_tensors
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        grad = side_by_side(grads[0])
         # given the joined `out` and `lse`, each call makes exp(score - lse), the probabilities of its keys among all
-        dq, dkp, dvp = flash(grads[0], q, kp, vp, out, lse, 0.0, False, scale=ctx.scale)
-        dq_s, dks, dvs = _each(lambda *own: flash(*own, 0.0, True, scale=ctx.scale), ctx.lengths, grads[0], q, ks, vs, out, lse)
+        dq, dkp, dvp = flash(grad, q, kp, vp, out, lse, 0.0, False, scale=ctx.scale)
+        dq_s, dks, dvs = _each(lambda *own: flash(*own, 0.0, True, scale=ctx.scale), ctx.lengths, grad, q, ks, vs, out, lse)
         return dq + dq_s, dkp, dvp, dks, dvs, None, None
+
+
+def side_by_side(x: Tensor) -> Tensor:
+    """`x`, or a copy where the numbers of a head do not stand side by side: the CPU kernel heeds strides of the other dimensions, and reads
+    the last one as if it were 1."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _each(call: Callable[..., Sequence[Tensor]], lengths: Sequence[int], *tensors: Tensor) -> tuple[Tensor, ...]:

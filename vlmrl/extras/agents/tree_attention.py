@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vlmrl.policy.attention import rows_of
+from vlmrl.policy.attention import rows_of, side_by_side
 from vlmrl.policy.pack import to_device
 from vlmrl.policy.runs import ColumnRun, RowLayout
 from vlmrl.policy.windows import ordered
@@ -47,7 +47,7 @@ class PaddedRuns(NamedTuple):
 
 def merge(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scale: float) -> Tensor:
     """query [1, Hq, N, D]; key and value [1, Hkv, N, D]. CPU kernel of torch."""
-    out: Any = _Merged.apply(query, key, value, layout.runs, scale)
+    out: Any = _Merged.apply(*map(side_by_side, (query, key, value)), layout.runs, scale)
     return out
 
 
@@ -84,9 +84,9 @@ class _Merged(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         q, k, v, out, lse = ctx.saved_tensors
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        d_q, d_k, d_v = (torch.zeros_like(x) for x in (q, k, v))
+        grad, (d_q, d_k, d_v) = side_by_side(grads[0]), (torch.zeros_like(x) for x in (q, k, v))
         for below, above, itself in _calls(ctx.runs):
-            of_queries = (x[:, :, below] for x in (grads[0], q))
+            of_queries = (x[:, :, below] for x in (grad, q))
             of_keys = (x[:, :, above] for x in (k, v))
             part_q, part_k, part_v = flash(*of_queries, *of_keys, out[:, :, below], lse[:, :, below], 0.0, itself, scale=ctx.scale)
             d_q[:, :, below] += part_q

@@ -124,6 +124,25 @@ def test_runs_of_a_prompt_with_answers_give_what_its_own_code_gives(backend: Any
     assert torch.allclose(backend(q, k, v, layout, 0.3), _BACKENDS["merge"](q, k, v, layout, 0.3), atol=1e-12)
 
 
+@pytest.mark.parametrize("layout", [layout_of([(5, (3, 1, 4)), (3, (2,))]), TreeLayout((-1, 0, 0), (5, 3, 4))], ids=["answers", "tree"])
+def test_tensors_whose_heads_do_not_stand_side_by_side(layout: Any) -> None:
+    """The CPU kernel would misread them without a word."""
+
+    def scattered(x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+    g = torch.Generator().manual_seed(0)
+    sizes = [(1, heads, layout.tokens, 8) for heads in (4, 2, 2, 4)]
+    *inputs, grad = (torch.randn(size, dtype=torch.float64, generator=g) for size in sizes)
+    expected: list[torch.Tensor] = []
+    for backend, change in (("dense", torch.clone), ("merge", scattered)):
+        own = [change(x).requires_grad_() for x in inputs]
+        out = _BACKENDS[backend](*own, layout, 0.3)
+        found = [out, *torch.autograd.grad(out, own, change(grad))]
+        expected = expected or found
+        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(found, expected, strict=True))
+
+
 def test_sixteen_bits_are_rounded_once_however_deep() -> None:
     """A thread of twenty branches: each column has parts from twenty runs above it."""
     parents = [-1, *(n for depth in range(20) for n in (2 * depth, 2 * depth))]

@@ -361,8 +361,12 @@ class _Joined(torch.autograd.Function):
 
 
 def side_by_side(x: Tensor) -> Tensor:
-    """`x`, or a copy where the numbers of a head do not stand side by side: the CPU kernel heeds strides of the other dimensions, and reads
-    the last one as if it were 1."""
+    """Copy a tensor where the numbers of a head do not stand side by side: the CPU kernel heeds strides of the other dimensions, and reads
+    the last one as if it were 1.
+
+    Returns:
+        [1, H, N, D], as `x`.
+    """
     return x if x.stride(-1) == 1 else x.contiguous()
 
 

@@ -75,9 +75,9 @@ def items(seed: int, split: Split, index: int) -> list[Item]:
 def corpus() -> Iterator[str]:
     """Text in which every word of questions, thoughts and answers occurs, for the tokenizer."""
     for n in range(64):
+        lake = draw_lake(("corpus", n), size=SIZE, holes=HOLES, fewest=FEWEST)
         yield TASK
         for move in MOVES:
-            lake = draw_lake(("corpus", n), size=SIZE, holes=HOLES, fewest=FEWEST)
             yield f"<think>{thought(lake, looks=True)}</think><answer>{move}</answer>"
             yield f"<think>\n\n</think><answer>{move}</answer>"
             yield f"<answer>{move}</answer>"

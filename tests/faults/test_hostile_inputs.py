@@ -138,8 +138,8 @@ def test_answers_are_text(tmp_path: Path, kind: str) -> None:
     registries()
     canary = str(tmp_path / "canary")
     answer_type = {"temporal_iou": "time_span", "exact": "exact_text", "format": "exact_text", "ocr_wer": "short_text"}.get(kind, kind)
-    gold = {"choice": "A", "number": "7", "math": "7"}.get(kind, "3.0 to 5.0")
-    of = dataclasses.replace(sample(gold, {"number": 7.0} if kind == "number" else None), answer_type=answer_type)
+    gold = {"choice": "A", "number": "8191.5", "math": "8191.5"}.get(kind, "3.0 to 5.0")  # not a number that the canary's path may have
+    of = dataclasses.replace(sample(gold, {"number": 8191.5} if kind == "number" else None), answer_type=answer_type)
     texts = [f"<answer>{text.format(canary)}</answer>" for text in PAYLOADS]
     scores = list(rewards.bind(kind, {})(group(texts, of), RewardContext()))
     assert len(scores) == len(texts)

@@ -11,7 +11,7 @@ from vlmrl import fs
 from vlmrl.config.load import loaded
 from vlmrl.config.schema import OF_THE_MACHINE, Config, SftSection, ToySection, ToyWorldSection
 from vlmrl.errors import ConfigError
-from vlmrl.extras.toy.kinds import GROUNDING, VIDEOS, make_world, tokenizer_corpus, world_hash
+from vlmrl.extras.toy.kinds import GROUNDING, VIDEOS, make_world, model_arguments, tokenizer_corpus, world_hash
 from vlmrl.extras.toy.lock import locked
 from vlmrl.extras.toy.model import HIDDEN, build_model
 from vlmrl.extras.toy.tasks import SPLITS, Split
@@ -49,8 +49,9 @@ def prepare(cfg: Config, ui: Ui) -> Places:
 
 
 def untrained(toy: ToySection, folder: Path) -> None:
-    """Write the tiny model of a recipe with its random weights, for what needs its processor alone."""
-    build_model(folder, seed=toy.base_seed, corpus=tokenizer_corpus(toy.world.kind), width=toy.base_width)
+    """Write the tiny model of a recipe with its random weights."""
+    kind = toy.world.kind
+    build_model(folder, seed=toy.base_seed, corpus=tokenizer_corpus(kind), width=toy.base_width, **model_arguments(kind))
 
 
 def default_world(ui: Ui, sources: Sequence[str] = (), kind: str = GROUNDING) -> Path:
@@ -129,7 +130,7 @@ def _base(cfg: Config, toy: ToySection, cache: Path, data: Path, ui: Ui) -> Path
     if not start.exists():
         fs.mkdir(folder)
         temporary = folder / fs.temporary_name("init")
-        build_model(temporary, seed=toy.base_seed, corpus=tokenizer_corpus(toy.world.kind), width=toy.base_width)
+        untrained(toy, temporary)
         fs.rename(temporary, start)
     # which splits lie where may differ at the next start; a run refuses to go on with another root
     root = cache / f"world-{world_hash(toy.world)}" if cfg.data.root == "toy" else data

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,6 +45,8 @@ class PictureKind:
     corpus: Callable[[], Iterable[str]]
     answer_types: tuple[str, ...]
     """Whose instructions the tokenizer must know."""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of `model.build_model`, where the tiny model is not the usual one."""
 
 
 PICTURES: Catalogue[PictureKind] = Catalogue(
@@ -106,6 +108,15 @@ def tokenizer_corpus(kind: str) -> Iterable[str]:
         return _corpus(shell.corpus(), ("exact_text",))
     picture = _kind(kind)
     return _corpus(picture.corpus(), picture.answer_types)
+
+
+def model_arguments(kind: str) -> Mapping[str, Any]:
+    """Those of `model.build_model` that worlds of this kind ask for.
+
+    Raises:
+        ConfigError: unknown kind.
+    """
+    return {} if kind in VIDEOS else _kind(kind).model
 
 
 def _corpus(texts: Iterable[str], answer_types: Sequence[str]) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 from tests.support.browsers import needs_miniwob, own_page
@@ -12,7 +14,7 @@ from vlmrl.extras.agents.find import default_tasks, open_pool
 from vlmrl.extras.agents.history import History
 from vlmrl.extras.agents.play import play_many
 from vlmrl.extras.agents.pool import PoolSettings
-from vlmrl.extras.agents.worlds.miniwob import ONE_CLICK, _right
+from vlmrl.extras.agents.worlds.miniwob import HEIGHT, ONE_CLICK, WIDTH, _right, miniwob
 
 pytestmark = needs_miniwob
 SETTINGS = PoolSettings(workers=1, start=300.0, deadline=120.0)
@@ -49,6 +51,22 @@ def test_the_click_is_on_what_shows_of_a_covered_button() -> None:
             page.close()
     finally:
         browser.close()
+
+
+def test_the_pixels_that_are_right() -> None:
+    """Of every page: some are, most are not, and the solution's pixel is among them."""
+    for name in ONE_CLICK:
+        world = miniwob(pages=[name], patience=60.0, sandbox=False)
+        try:
+            world.reset({}, 5)
+            right = world.right(1)
+            solution = json.loads(world.solve() or "null")
+            x, y = (math.floor(place / 1000 * side) for place, side in zip(solution["coordinate"], (WIDTH, HEIGHT), strict=True))
+            assert (len(right), len(right[0])) == (HEIGHT, WIDTH)
+            assert right[y][x], name
+            assert 0 < sum(map(sum, right)) < HEIGHT * WIDTH / 2, name
+        finally:
+            world.close()
 
 
 def test_other_pages_have_no_known_solution() -> None:

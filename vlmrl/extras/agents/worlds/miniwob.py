@@ -227,11 +227,18 @@ class MiniWob(OnePage):
         """The click that solves the page, where it is one of `ONE_CLICK` and shows what is to be clicked."""
         if self._name not in ONE_CLICK or self._done:
             return None
-        point = self._now.run(f"({_right()})({json.dumps(self._name)}, {json.dumps(self._now.run(_LOOK)['goal'])})")
+        point = self._one_click()
         if point is None:
             return None
         x, y = (round(1000 * (place + 0.5) / side) for place, side in zip(point, (WIDTH, HEIGHT), strict=True))
         return json.dumps({"action": "click", "coordinate": [x, y]})
+
+    def right(self, every: int) -> list[list[bool]]:
+        """Whether a click on each of the pixels (0, 0), (every, 0), ... solves the page, line by line; for pages of `ONE_CLICK`."""
+        return self._one_click(every)
+
+    def _one_click(self, every: int = 0) -> Any:
+        return self._now.run(f"({_right()})({json.dumps(self._name)}, {json.dumps(self._now.run(_LOOK)['goal'])}, {every})")
 
     def optimum(self) -> Optimum | None:
         """One click, on pages that it solves."""

@@ -119,6 +119,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "PIL": (
         "media",
         "extras.toy.picture",
+        "extras.agents.toy_pages",
         "extras.pages",
         "extras.agents.replay_page",
         "extras.families.conform",

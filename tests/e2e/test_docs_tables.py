@@ -247,6 +247,7 @@ CHECKS: dict[tuple[str, str], Callable[[Table], None] | str] = {
     ("docs/distillation.md", "What a step costs"): "measured; docs/benchmarks/distill.md",
     ("docs/distillation.md", "*"): "numbers of three runs of examples/distill.yaml",
     ("docs/environments.md", "Evaluation"): "tests/unit/extras/agents/test_evals_episodes.py",
+    ("docs/environments.md", "MiniWoB++ in a browser"): "measured; benchmarks/learning/toy_pages.py",
     ("docs/environments.md", "Training"): keys_of_turns,
     ("docs/environments.md", "Your own web page"): functions_and_arguments_of_a_page,
     ("docs/evaluation.md", "What happens"): options_of_eval,

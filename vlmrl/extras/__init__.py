@@ -15,7 +15,7 @@ PROVIDES: Mapping[str, Mapping[str, str]] = {
         "default_world": "vlmrl.extras.toy.base:default_world",
         "untrained": "vlmrl.extras.toy.base:untrained",
     },
-    "kind of toy pictures": {name: f"vlmrl.extras.agents.toy_{name}:{name.upper()}" for name in ("zoom", "stripes", "clip", "lake")},
+    "kind of toy pictures": {k: f"vlmrl.extras.agents.toy_{k}:{k.upper()}" for k in ("zoom", "stripes", "clip", "lake", "pages")},
     "evaluation of episodes": {
         "task": "vlmrl.extras.agents.suite_tasks:play_task",
         "task_of_run": "vlmrl.extras.agents.run_tasks:play_suite_task",

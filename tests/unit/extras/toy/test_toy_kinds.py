@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.browsers import needs_miniwob
 from vlmrl.answers.tags import gold_text
 from vlmrl.config.load import load
 from vlmrl.config.schema import Config, ToyWorldSection
@@ -36,6 +37,7 @@ OF_KIND = {
     "stripes": "toy_crop.yaml",
     "clip": "toy_clip.yaml",
     "lake": "toy_lake.yaml",
+    "pages": "toy_pages.yaml",
 }
 
 
@@ -152,7 +154,7 @@ def _sample(row: dict, folder: Path):
     return load_source(path, media_root=".", dedupe="error", max_bad_rows=0.0, quarantine=None)[0]
 
 
-@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=needs_miniwob if kind == "pages" else ()) for kind in PICTURES])
 def test_recipes_pass_the_audit_of_their_data(kind: str, tmp_path: Path) -> None:
     """Every row is read, its picture decoded, its prompt measured, its gold answer scored by the recipe's rewards."""
     cfg: Config = load(RECIPES / OF_KIND[kind], [f"toy.world.{split}=6" for split in SPLITS]).config

@@ -1,0 +1,167 @@
+"""Clicks on pages of MiniWoB++ from pixels: what generated pages teach, what rewards of the real ones add, and what needs no eyes.
+
+    python -m benchmarks.learning.toy_pages --seeds 0 1 2 --write docs/benchmarks/toy_pages.md
+
+For each seed (weights, tasks, sampling) `configs/recipes/toy_pages.yaml`: a tiny model learns to see on generated pages, and then from
+the rewards of the real ones. Before and after, it plays held-out problems of each page greedily, one click each.
+
+The best blind click is that of a policy that reads the task's text and does not look: for each text, the point that is right most often.
+It is chosen on one half of fresh problems and counted on the other; where a page has many texts, a point for all of them may be better,
+and the better of the two (on the first half) counts. Finished runs are kept, so it can be stopped and goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import ROOT, BenchmarkError, machine
+from benchmarks.learning.toy_desk import minutes, run
+
+RECIPE = ROOT / "configs/recipes/toy_pages.yaml"
+EVERY = 4
+"""Pixels between the points that a blind click may choose from."""
+
+
+def command(seed: int, out: Path, extra: Sequence[str]) -> list[str]:
+    """A run of the recipe that plays the held-out problems before and after RL."""
+    settings = [f"run.seed={seed}", f"toy.base_seed={seed}", f"toy.cache={out / f'cache-{seed}'}", f"run.root={out}", f"run.name=rl-{seed}"]
+    return [sys.executable, "-m", "vlmrl", "train", str(RECIPE), *settings, "run.trackers=[]", *extra]
+
+
+def problems(page: str, n: int, seed: int) -> tuple[list[str], np.ndarray]:
+    """What `n` problems of a page ask, and where a click solves each of them: bool [n, lines, points of a line]."""
+    from vlmrl.extras.agents.worlds.miniwob import miniwob
+    from vlmrl.rng import key
+
+    world = miniwob(pages=[page], explain=False, fresh_page=False)
+    texts, right = [], []
+    try:
+        for i in range(n):
+            texts.append(world.reset({}, key(seed, "blind", page, i)).text)
+            right.append(world.right(EVERY))
+    finally:
+        world.close()
+    return texts, np.array(right)
+
+
+def best_blind(texts: Sequence[str], right: np.ndarray) -> tuple[int, int]:
+    """Hits and clicks of the best blind policy, chosen on the problems of even numbers and counted on the others.
+
+    Args:
+        right: bool [n, ...], by problem where a click is right.
+    """
+    flat = right.reshape(len(texts), -1)
+    even = np.arange(len(texts)) % 2 == 0
+    everywhere = int(flat[even].mean(0).argmax())
+    by_text: dict[str, int] = {}
+    for text in set(texts):
+        of = np.array([one == text for one in texts]) & even
+        by_text[text] = int(flat[of].mean(0).argmax()) if of.any() else everywhere
+    choices = {"text": [by_text[text] for text in texts], "one": [everywhere] * len(texts)}
+    hits = {name: flat[np.arange(len(texts)), points] for name, points in choices.items()}
+    # as many texts as problems fit any half of them, so the first half has to say it of problems left out in turn
+    chosen = "text" if _left_out(texts, flat, even) > hits["one"][even].mean() else "one"
+    return int(hits[chosen][~even].sum()), int((~even).sum())
+
+
+def _left_out(texts: Sequence[str], flat: np.ndarray, even: np.ndarray) -> float:
+    """How often a point for each text is right on the problem that had no say in it, over the first half."""
+    sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(flat.shape[1], dtype=int))
+    for i in np.flatnonzero(even):
+        sums[texts[i]] += flat[i]
+    return float(np.mean([flat[i, int((sums[texts[i]] - flat[i]).argmax())] for i in np.flatnonzero(even)]))
+
+
+def played(folder: Path, stage: str) -> dict[str, tuple[int, int]]:
+    """Page -> successes and episodes of the held-out problems."""
+    from vlmrl.evals.score.records import read_records
+
+    hits, clicks = Counter[str](), Counter[str]()
+    for record in read_records(folder / "eval" / f"{stage}.jsonl"):
+        hits[record.category] += int(record.scores["success"])
+        clicks[record.category] += 1
+    return {page: (hits[page], clicks[page]) for page in sorted(clicks)}
+
+
+def share(of: Sequence[int]) -> str:
+    """A share with Wilson's interval: every problem is another one."""
+    from vlmrl.metrics.intervals import wilson
+
+    low, high = wilson(*of)
+    return f"{of[0] / of[1]:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def cells(result: Mapping[str, Any]) -> list[list[str]]:
+    """The table: a line for each page and seed."""
+    out = [["page", "seed", "best blind click", "after generated pages", "after RL"]]
+    for page, blind in result["blind"].items():
+        for seed, kept in result["seeds"].items():
+            out.append([f"`{page}`", seed, share(blind), share(kept["base"][page]), share(kept["rl"][page])])
+    return out
+
+
+def document(result: Mapping[str, Any], arguments: str) -> str:
+    """The page."""
+    from vlmrl.evals.score.table import markdown
+
+    on = machine()
+    took = ", ".join(f"{kept['minutes']:.1f}" for kept in result["seeds"].values())
+    n = next(iter(next(iter(result["seeds"].values()))["base"].values()))[1]
+    lines = [
+        "# Clicks on pages of MiniWoB++, from pixels",
+        "",
+        f"Share of held-out problems that one greedy click solves, {n} of each page, with Wilson's 95% interval. The best blind click "
+        "reads the task and does not look at the page.",
+        "",
+        markdown(cells(result)),
+        "## How it was measured",
+        "",
+        f"* command: `{arguments}`",
+        f"* machine: {on['system']}, {on['cpu']}, {on['cores']} cores, no GPU; one thread a run; other programs beside it",
+        f"* minutes of RL by seed: {took}",
+        "* recipe: `configs/recipes/toy_pages.yaml`; `run.seed` and `toy.base_seed` as in the table",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench-toy-pages"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--problems", type=int, default=400, help="of each page, for the best blind click")
+    parser.add_argument("--set", nargs="*", default=["run.threads=1"], help="overrides for every run (default: one thread each)")
+    parser.add_argument("--write", type=Path, help="Markdown page; the numbers go beside it as .json")
+    args = parser.parse_args()
+    from vlmrl import fs
+
+    out = args.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = {"blind": {}, "seeds": {}}
+    for seed in args.seeds:
+        folder = out / f"rl-{seed}"
+        run(command(seed, out, args.set), folder)
+        result["seeds"][str(seed)] = {"base": played(folder, "base"), "rl": played(folder, "rl"), "minutes": minutes(folder)}
+    for page in result["seeds"][str(args.seeds[0])]["base"]:
+        result["blind"][page] = best_blind(*problems(page, args.problems, seed=0))
+    text = document(result, f"python -m benchmarks.learning.toy_pages --seeds {' '.join(map(str, args.seeds))}")
+    if args.write is not None:
+        fs.mkdir(args.write.parent)
+        fs.write_text(args.write, text)
+        fs.write_text(args.write.with_suffix(".json"), json.dumps(result, sort_keys=True) + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchmarkError as error:
+        sys.exit(f"error: {error}")

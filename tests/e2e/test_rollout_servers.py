@@ -137,20 +137,26 @@ def test_a_signal_ends_the_wait_for_servers(tiny_files: Files, tmp_path: Path, w
         cfg["stages"][1]["rollout"]["vllm"]["patience"] = 600.0
         cfg["checkpoint"]["every"] = 1
         answered: list[int] = []
+        end = time.monotonic() + 120
+
+        def kill(one: Served) -> None:
+            while when == "weights" and one.replied < len(one.posts):  # the step's last answer is on its way
+                assert time.monotonic() < end
+                time.sleep(0.001)
+            one.kill()
 
         def alter(answer: Completion) -> Completion:
             answered.append(1)
             if len(answered) == (12 if when == "answers" else 16):  # in the second half of the first step, or at its end
                 for one in there:
                     one.engine.free.clear() if when == "answers" else None
-                    killers.append(threading.Thread(target=one.kill))
+                    killers.append(threading.Thread(target=kill, args=(one,)))
                     killers[-1].start()
             return answer
 
         for one in there:
             one.engine.alter = alter
         child = runs.start(cfg)
-        end = time.monotonic() + 120
         while len(killers) < 2:
             assert child.is_alive(), (tmp_path / "error.txt").read_text()
             assert time.monotonic() < end

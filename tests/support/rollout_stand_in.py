@@ -242,6 +242,8 @@ class Served:
     """For the next questions, one each."""
     posts: list[str] = field(default_factory=list[str])
     """Paths of what was posted."""
+    replied: int = 0
+    """Posts whose whole reply is out."""
 
     @property
     def desk(self) -> Desk:
@@ -278,6 +280,8 @@ class _Faulty:
                 await fault(send, bytes(reply))
                 return
         await self._app(scope, receive, send)
+        if scope["type"] == "http" and scope["method"] == "POST":
+            self._served.replied += 1
 
 
 @contextmanager

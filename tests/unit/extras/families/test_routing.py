@@ -306,12 +306,14 @@ def test_in_bfloat16_replay_narrows_the_gap(tmp_path: Path) -> None:
     given = load_given(model, make_rows(tmp_path / "world", video=True, train=3))
     half = dataclasses.replace(given, policy=load_policy(str(model), given.bundle, device="cpu", dtype="bfloat16", trains=PARTS))
     rows, rollouts = sampled(half, dataclasses.replace(SETTINGS, max_new_tokens=12))
-    worst: list[float] = []
+    gap: list[float] = []
     with torch.no_grad():
         for some in (rows, bare(rows)):
-            logp, _ = scored(half, some, "shared_prefix")
-            worst.append(max(float((logp[n, : len(r.ids)] - torch.tensor(r.logprobs)).abs().max()) for n, r in enumerate(rollouts)))
-    assert worst[0] < 0.7 * worst[1]
+            logp, told = scored(half, some, "shared_prefix")
+            gap.append(float(torch.cat([(logp[n, : len(r.ids)] - torch.tensor(r.logprobs)).abs() for n, r in enumerate(rollouts)]).mean()))
+            assert (told[routing.FLIPS][0] > 0) if len(gap) == 1 else routing.FLIPS not in told
+    # the mean: the largest gap of an answer need not be at a column that flips, and which columns do is the processor's rounding
+    assert gap[0] < gap[1]
 
 
 # ---- recipes

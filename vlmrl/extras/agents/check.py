@@ -112,9 +112,8 @@ def check(
 
 
 def _fault(reply: Reply) -> str:
-    """Reason and last line of what was told of a fault."""
-    last = reply.detail.strip().splitlines()[-1:]
-    return f"fault {reply.fault}" + (f" ({last[0]})" if last else "")
+    """Reason of a fault and the line that says what failed."""
+    return f"fault {reply.fault}" + (f" ({reply.told})" if reply.told else "")
 
 
 def _count(done: Checked, what: str, where: str, problem: str | None) -> None:

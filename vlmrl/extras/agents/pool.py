@@ -18,6 +18,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -75,6 +76,13 @@ class Reply:
     def done(self) -> bool:
         """Whether the episode is over; a fault ends it too."""
         return self.observation is None
+
+    @property
+    def told(self) -> str:
+        """The line of `detail` that says what failed: the first of the error's message, or the last one where no error was raised."""
+        lines = self.detail.strip().splitlines()
+        raised = re.compile(rf"([\w.]+\.)?{re.escape((self.fault or '').removeprefix('raised:'))}(:|$)")
+        return next((line for line in reversed(lines) if raised.match(line)), "".join(lines[-1:]))
 
     def transition(self) -> Transition:
         """
@@ -253,7 +261,7 @@ class Episode:
         self._host.held.discard(self._number)
         if lost.last or self.attempt >= self._host.settings.retries:
             self._fault = Reply(fault=lost.reason, detail=lost.detail)
-            self._host.said = "".join(lost.detail.strip().splitlines()[-1:])
+            self._host.said = self._fault.told
             self._host.count(self._host.faults, lost.reason)
         else:
             self.attempt += 1
@@ -400,7 +408,7 @@ class EnvPool:
 
     @property
     def said(self) -> str:
-        """Last line of what was told of a fault; empty before the first."""
+        """What was told of the last fault, in a line; empty before the first."""
         return next((host.said for host in self._hosts if host.said), "")
 
     @property

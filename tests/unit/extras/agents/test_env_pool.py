@@ -64,6 +64,16 @@ def test_what_always_fails_is_a_fault_without_a_reward(fault, reason):
         assert pool.retried == Counter({reason: 4})
 
 
+def test_a_fault_is_told_by_the_first_line_of_its_message():
+    """Playwright's messages end in the rim of a box."""
+    rim = "╔═══╗\n║ run: playwright install ║\n╚═══╝\n"
+    detail = f"Traceback (most recent call last):\n  File 'a.py', line 1, in step\nerrors.LaunchError: no browser there\n{rim}"
+    assert Reply(fault="raised:LaunchError", detail=detail).told == "errors.LaunchError: no browser there"
+    assert Reply(fault="raised:Other", detail=detail).told == "╚═══╝"
+    assert Reply(fault="timeout", detail="it took 20 s\n").told == "it took 20 s"
+    assert Reply(fault="timeout").told == ""
+
+
 def test_a_hang_is_a_timeout():
     settings = PoolSettings(workers=1, start=60.0, deadline=1.0, retries=0)
     with open_pool("odd", {"how": "slow"}, plugins=ODD, settings=settings) as pool:

@@ -53,8 +53,9 @@ def run(arguments: Sequence[str], folder: Path) -> None:
         return
     print(f"{folder.name}: running", flush=True)
     log = folder.parent / f"{folder.name}.log"
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("ab") as file:
-        done = subprocess.run(arguments, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=file, stderr=file, check=False)
+        done = subprocess.run(arguments, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, stdout=file, stderr=file, check=False)
     if done.returncode:
         raise BenchmarkError(f"{folder.name} ended with {done.returncode}; see {log}")
 
@@ -79,8 +80,9 @@ def sampled(model: Path, name: str, out: Path) -> list[Any]:
     arguments = [sys.executable, "-m", "vlmrl", "eval", str(model), "--suite", SUITE, "--out", str(folder)]
     arguments += ["--samples", str(ATTEMPTS), "--temperature", "1"]
     log = out / f"sampled-{name}.log"
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("ab") as file:
-        done = subprocess.run(arguments, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=file, stderr=file, check=False)
+        done = subprocess.run(arguments, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, stdout=file, stderr=file, check=False)
     if done.returncode:
         raise BenchmarkError(f"the evaluation of {name} ended with {done.returncode}; see {log}")
     return sorted(read_records(folder / f"{SUITE}.jsonl"), key=lambda r: (r.sample_id, r.k))

@@ -4,6 +4,9 @@ A page has the line of its task on a yellow band, and below it buttons, text fie
 and numbers that the real pages do not have. It is named after the page of MiniWoB++ that asks the same. All answers are exact: the middle
 of what is to be clicked. The environment `miniwob` takes a row as a task, and plays the real page of its name.
 
+Where things are told apart by a word or a colour, every second row that teaches asks what is where instead, and its answer has all of them:
+a click says nothing of what it left alone, and colours are learned slowly from clicks.
+
 White is what pages mostly are. A picture's white is far from 0 for the processors of Qwen-VL, so that two pages differ by little of what
 a tower that nobody trained makes of them; the tiny model of this kind is built for them (`toy.model.build_model`, `paper`).
 """
@@ -64,6 +67,8 @@ class Page:
         self.image = Image.new("RGB", (WIDTH, HEIGHT), (255, 255, 255))
         self.draw = ImageDraw.Draw(self.image)
         self.taken: list[Box] = []
+        self.named: list[tuple[str, Box]] = []
+        """What is said of a button or a box, in the order in which they were drawn."""
 
     def between(self, low: int, high: int) -> int:
         """From `low` to `high`, both included."""
@@ -85,9 +90,16 @@ class Page:
     def button(self, box: Box, word: str) -> None:
         """A grey button with its word."""
         x, y, width, height = box
+        self.named.append((word.replace("\n", " "), box))
         grey = self.between(225, 245)
         self.draw.rounded_rectangle((x, y, x + width - 1, y + height - 1), 2, fill=(grey, grey, grey), outline=EDGE)
         self.draw.text((x + width / 2, y + height / 2), word, fill=BLACK, font=font(self.between(12, 14)), anchor="mm", align="center")
+
+    def square(self, box: Box, color: str) -> None:
+        """A box of one colour with a black edge."""
+        x, y, width, height = box
+        self.named.append((color, box))
+        self.draw.rectangle((x, y, x + width - 1, y + height - 1), fill=COLORS[color], outline=BLACK)
 
     def task(self, text: str) -> None:
         """The band with its line of text, over all that lies there."""
@@ -112,13 +124,12 @@ def click_test(page: Page) -> tuple[str, Box]:
 
 def click_test_2(page: Page) -> tuple[str, Box]:
     """Two or three buttons, told apart by their words."""
-    placed: list[tuple[str, Box]] = []
     for word in page.some(WORDS, page.between(2, 3)):
         box = page.place(40, 40) if page.between(0, 1) else page.place(page.between(36, 60), page.between(22, 44))
         if box is not None:
             page.button(box, word)
-            placed.append((word, box))
-    return f"Click button {placed[0][0]}.", placed[0][1]
+    word, box = page.named[0]
+    return f"Click button {word}.", box
 
 
 def focus_text(page: Page) -> tuple[str, Box]:
@@ -135,15 +146,13 @@ def focus_text(page: Page) -> tuple[str, Box]:
 
 def click_color(page: Page) -> tuple[str, Box]:
     """Two to five boxes, told apart by their colours."""
-    placed: list[tuple[str, Box]] = []
     for name in page.some(tuple(COLORS), page.between(2, 5)):
         side = page.between(36, 54)
         box = page.place(side, side)
         if box is not None:
-            x, y, _, _ = box
-            page.draw.rectangle((x, y, x + side - 1, y + side - 1), fill=COLORS[name], outline=BLACK)
-            placed.append((name, box))
-    return f"Click on the {placed[0][0]} colored box.", placed[0][1]
+            page.square(box, name)
+    name, box = page.named[0]
+    return f"Click on the {name} colored box.", box
 
 
 def identify_shape(page: Page) -> tuple[str, Box]:
@@ -183,6 +192,9 @@ PAGES_OF: Mapping[str, Callable[[Page], tuple[str, Box]]] = {
 """Page of MiniWoB++ -> what draws one like it, and says what it asks and the box of what is to be clicked."""
 OFTEN = ("click-color", "click-color", "click-test", "click-test-2", "click-test-2", "focus-text", "identify-shape")
 """Pages of the splits that teach: those with more to tell apart are more often there. In the other splits each is as often there."""
+TOLD_APART = ("click-color", "click-test-2")
+"""Pages whose things have names."""
+WHERE = "What is where?"
 
 
 def items(seed: int, split: Split, index: int) -> list[Item]:
@@ -190,23 +202,31 @@ def items(seed: int, split: Split, index: int) -> list[Item]:
     page = Page(generator(seed, "toy-pages", split, index))
     taught = split in ("pretrain", "sft")
     name = OFTEN[page.between(0, len(OFTEN) - 1)] if taught else list(PAGES_OF)[index % len(PAGES_OF)]
-    asked, (x, y, width, height) = PAGES_OF[name](page)
+    asked, box = PAGES_OF[name](page)
     page.task(asked)
-    middle = [round(1000 * (x + width / 2) / WIDTH), round(1000 * (y + height / 2) / HEIGHT)]
-    action = {"action": "click", "coordinate": middle}
+    if taught and name in TOLD_APART and page.between(0, 1):
+        asked = WHERE
+        answer = " ".join(f"{name} {json.dumps(middle(box))}" for name, box in sorted(page.named, key=lambda one: (one[1][1], one[1][0])))
+        said: dict[str, Any] = {"answer_type": "exact_text", "answer": answer, "gt": {}}
+    else:
+        action = {"action": "click", "coordinate": middle(box)}
+        said = {"answer_type": "action", "answer": json.dumps(action), "gt": {"action": action}}
     row: dict[str, Any] = {
         "id": f"toy-pages-{split}-{index:06d}",
         "task": "toy_pages",
-        "answer_type": "action",
         "data_type": "gui",
         "image": f"images/{split}/{index:06d}.png",
         "prompt": f"Task: {asked}",
-        "answer": json.dumps(action),
-        "gt": {"action": action},
         "source": "toy",
         "meta": {"environment": {"page": name}, "category": name},
     }
-    return [Item(row=row, pixels=np.asarray(page.image))]
+    return [Item(row=row | said, pixels=np.asarray(page.image))]
+
+
+def middle(box: Box) -> list[int]:
+    """Of a box, in thousandths of the page."""
+    x, y, width, height = box
+    return [round(1000 * (x + width / 2) / WIDTH), round(1000 * (y + height / 2) / HEIGHT)]
 
 
 def corpus() -> Iterator[str]:
@@ -217,8 +237,8 @@ def corpus() -> Iterator[str]:
         yield f"<think>\n\n</think><answer>{row['answer']}</answer>"
         yield f"<answer>{row['answer']}</answer>"
     for name in COLORS:
-        yield f"Click on the {name} colored box."
+        yield f"Click on the {name} colored box. {name} "
 
 
-PAGES = PictureKind(items=items, corpus=corpus, answer_types=("action",), model={"family": "qwen3_vl", "paper": True})
+PAGES = PictureKind(items=items, corpus=corpus, answer_types=("action", "exact_text"), model={"family": "qwen3_vl", "paper": True})
 """`pages` of `toy.kinds.PICTURES`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.extras.agents.toy_pages import BAND, COLORS, HEIGHT, PAGES, PAGES_OF, WIDTH, Page, font, items
+from vlmrl.extras.agents.toy_pages import BAND, COLORS, HEIGHT, PAGES, PAGES_OF, WHERE, WIDTH, Page, font, items
 from vlmrl.extras.agents.worlds.miniwob import ONE_CLICK
 from vlmrl.extras.toy.kinds import tokenizer_corpus
 from vlmrl.extras.toy.model import PAPER_POSITIONS, build_model
@@ -74,11 +75,25 @@ def test_rows() -> None:
     counts = {name: sum(row["meta"]["category"] == name for row in rows) for name in PAGES_OF}
     assert min(counts.values()) > 0
     assert counts["click-color"] + counts["click-test-2"] > 30
+    listed = [row for row in rows if row["prompt"] == f"Task: {WHERE}"]
+    assert 10 < len(listed) < 40
     for row in rows:
-        x, y = json.loads(row["answer"])["coordinate"]
-        assert 0 < x < 1000
-        assert 1000 * BAND / HEIGHT < y < 1000
+        for x, y in json.loads("[" + re.sub(r"\] [^\[]*\[", "], [", row["answer"][row["answer"].index("[") :].rstrip("}")) + "]"):
+            assert 0 < x < 1000
+            assert 1000 * BAND / HEIGHT < y < 1000
     assert items(7, "pretrain", 3)[0].row == items(7, "pretrain", 3)[0].row != items(8, "pretrain", 3)[0].row
+
+
+@given(seeds)
+def test_what_is_where(seed: int) -> None:
+    """Each name stands before the middle of its box, whose colour it says."""
+    found = (items(seed, "pretrain", index)[0] for index in range(1000))
+    item = next(one for one in found if one.row["prompt"] == f"Task: {WHERE}" and one.row["meta"]["category"] == "click-color")
+    said = re.findall(r"(\w+) \[(\d+), (\d+)\]", item.row["answer"])
+    assert 1 <= len(said) <= 5
+    assert " ".join(f"{name} [{x}, {y}]" for name, x, y in said) == item.row["answer"]
+    for name, x, y in said:
+        assert tuple(item.pixels[int(y) * HEIGHT // 1000, int(x) * WIDTH // 1000]) == COLORS[name]
 
 
 def test_the_pages_are_ones_that_the_environment_can_solve() -> None:

@@ -3,7 +3,8 @@
     python -m benchmarks.learning.toy_pages --seeds 0 1 2 --write docs/benchmarks/toy_pages.md
 
 For each seed (weights, tasks, sampling) `configs/recipes/toy_pages.yaml`: a tiny model learns to see on generated pages, and then from
-the rewards of the real ones. Before and after, it plays held-out problems of each page greedily, one click each.
+the rewards of the real ones. From the same start, a second run first learns from demonstrations of the real pages (`vlmrl tools env play
+--agent solve --rows`), and then from their rewards. Before and after, each plays held-out problems of each page greedily, one click each.
 
 The best blind click is that of a policy that reads the task's text and does not look: for each text, the point that is right most often.
 It is chosen on one half of fresh problems and counted on the other; where a page has many texts, a point for all of them may be better,
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,19 +23,52 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from benchmarks.common import ROOT, BenchmarkError, machine
 from benchmarks.learning.toy_desk import minutes, run
+from vlmrl.extras.agents.toy_pages import PAGES_OF
 
 RECIPE = ROOT / "configs/recipes/toy_pages.yaml"
 EVERY = 4
 """Pixels between the points that a blind click may choose from."""
+DEMONSTRATIONS, STEPS, RATE = 1000, 150, 1.0e-3
+"""Episodes, steps of 32 rows and learning rate of the fine-tuning on real pages."""
+COLUMNS = {"base": "after generated pages", "rl": "after RL", "sft": "after demonstrations", "sft_rl": "after these and RL"}
 
 
-def command(seed: int, out: Path, extra: Sequence[str]) -> list[str]:
-    """A run of the recipe that plays the held-out problems before and after RL."""
-    settings = [f"run.seed={seed}", f"toy.base_seed={seed}", f"toy.cache={out / f'cache-{seed}'}", f"run.root={out}", f"run.name=rl-{seed}"]
-    return [sys.executable, "-m", "vlmrl", "train", str(RECIPE), *settings, "run.trackers=[]", *extra]
+def command(seed: int, out: Path, extra: Sequence[str], *, recipe: Path = RECIPE, name: str = "rl") -> list[str]:
+    """A run of a recipe that plays the held-out problems before and after each stage."""
+    settings = [f"run.seed={seed}", f"toy.base_seed={seed}", f"toy.cache={out / f'cache-{seed}'}", f"run.root={out}"]
+    return [sys.executable, "-m", "vlmrl", "train", str(recipe), *settings, f"run.name={name}-{seed}", "run.trackers=[]", *extra]
+
+
+def demonstrate(out: Path) -> Path:
+    """A folder of rows that solve problems of the real pages, made once.
+
+    Raises:
+        BenchmarkError: it failed.
+    """
+    folder = out / "demonstrations"
+    if not (folder / "rows.jsonl").exists():
+        options = [f"pages=[{', '.join(PAGES_OF)}]", "explain=false", "fresh_page=false", "--agent", "solve", "--rows"]
+        form = ["--history", "1", "--answer-format", "answer_only", "--episodes", str(DEMONSTRATIONS), "--seed", "1"]
+        played = [sys.executable, "-m", "vlmrl", "tools", "env", "play", "miniwob", str(folder), *options, *form]
+        if subprocess.run(played, cwd=ROOT, check=False).returncode:
+            raise BenchmarkError("no demonstrations")
+    return folder
+
+
+def taught(out: Path, demonstrations: Path) -> Path:
+    """The recipe with a stage on the demonstrations before its RL."""
+    recipe = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))
+    stage = {"name": "sft", "kind": "sft", "source": {"path": str(demonstrations / "rows.jsonl"), "media_root": str(demonstrations)}}
+    stage |= {"steps": STEPS, "batch": 32, "answer_format": "answer_only", "optim": {"lr": RATE, "schedule": "cosine", "warmup": 0.05}}
+    recipe["stages"].insert(0, stage)
+    recipe["eval"]["at_start"] = False
+    written = out / "taught.yaml"
+    written.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    return written
 
 
 def problems(page: str, n: int, seed: int) -> tuple[list[str], np.ndarray]:
@@ -101,10 +136,10 @@ def share(of: Sequence[int]) -> str:
 
 def cells(result: Mapping[str, Any]) -> list[list[str]]:
     """The table: a line for each page and seed."""
-    out = [["page", "seed", "best blind click", "after generated pages", "after RL"]]
+    out = [["page", "seed", "best blind click", *COLUMNS.values()]]
     for page, blind in result["blind"].items():
         for seed, kept in result["seeds"].items():
-            out.append([f"`{page}`", seed, share(blind), share(kept["base"][page]), share(kept["rl"][page])])
+            out.append([f"`{page}`", seed, share(blind), *(share(kept[name][page]) for name in COLUMNS)])
     return out
 
 
@@ -126,8 +161,9 @@ def document(result: Mapping[str, Any], arguments: str) -> str:
         "",
         f"* command: `{arguments}`",
         f"* machine: {on['system']}, {on['cpu']}, {on['cores']} cores, no GPU; one thread a run; other programs beside it",
-        f"* minutes of RL by seed: {took}",
+        f"* minutes of RL by seed, from the generated pages: {took}",
         "* recipe: `configs/recipes/toy_pages.yaml`; `run.seed` and `toy.base_seed` as in the table",
+        f"* demonstrations: {DEMONSTRATIONS} episodes, the same for all seeds; {STEPS} steps of 32 rows, learning rate {RATE}, cosine",
         "",
     ]
     return "\n".join(lines)
@@ -147,9 +183,11 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"blind": {}, "seeds": {}}
     for seed in args.seeds:
-        folder = out / f"rl-{seed}"
-        run(command(seed, out, args.set), folder)
-        result["seeds"][str(seed)] = {"base": played(folder, "base"), "rl": played(folder, "rl"), "minutes": minutes(folder)}
+        plain, after = out / f"rl-{seed}", out / f"taught-{seed}"
+        run(command(seed, out, args.set), plain)
+        run(command(seed, out, args.set, recipe=taught(out, demonstrate(out)), name="taught"), after)
+        shares = {"base": played(plain, "base"), "rl": played(plain, "rl"), "sft": played(after, "sft"), "sft_rl": played(after, "rl")}
+        result["seeds"][str(seed)] = {**shares, "minutes": minutes(plain)}
     for page in result["seeds"][str(args.seeds[0])]["base"]:
         result["blind"][page] = best_blind(*problems(page, args.problems, seed=0))
     text = document(result, f"python -m benchmarks.learning.toy_pages --seeds {' '.join(map(str, args.seeds))}")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import yaml
 
 from benchmarks.learning import toy_pages
 from benchmarks.learning.toy_pages import best_blind
@@ -35,10 +38,19 @@ def test_a_text_for_each_problem_tells_nothing() -> None:
 
 
 def test_the_table() -> None:
-    kept = {"base": {"click-test": (30, 40)}, "rl": {"click-test": (40, 40)}, "minutes": 3.0}
+    kept = {name: {"click-test": (hits, 40)} for name, hits in (("base", 30), ("rl", 40), ("sft", 30), ("sft_rl", 30))} | {"minutes": 3.0}
     result = {"blind": {"click-test": (120, 200)}, "seeds": {"0": kept, "1": kept}}
     head, first, second = toy_pages.cells(result)
     assert head[0] == "page"
-    assert first == ["`click-test`", "0", "0.60 [0.53, 0.67]", "0.75 [0.60, 0.86]", "1.00 [0.91, 1.00]"]
+    assert first == ["`click-test`", "0", "0.60 [0.53, 0.67]", "0.75 [0.60, 0.86]", "1.00 [0.91, 1.00]", *["0.75 [0.60, 0.86]"] * 2]
     assert second[1] == "1"
     assert "40 of each page" in toy_pages.document(result, "command")
+
+
+def test_a_stage_on_demonstrations_comes_first(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.touch()
+    recipe = yaml.safe_load(toy_pages.taught(tmp_path, tmp_path).read_text())
+    first, second = recipe["stages"]
+    assert (first["source"]["path"], first["answer_format"]) == (str(rows), second["answer_format"])
+    assert [second] == yaml.safe_load(toy_pages.RECIPE.read_text())["stages"]

@@ -120,14 +120,15 @@ def means_of(records: Sequence[Record]) -> dict[str, float]:
 
 
 def curve_values(points: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Name `start`, `end` and `auc` of everything that the evaluations have; the last only where there are two or more.
+    """Name `start`, `end` and `auc` of everything that the evaluations have.
 
     Args:
-        points: (step, metric -> value), rising.
+        points: (step of the stage, metric -> value), rising. Without one at step 0 there is no `start`, and no `auc` of a single one.
     """
     out = {f"end {name}": value for name, value in points[-1][1].items()}
-    if len(points) > 1:
+    if points[0][0] == 0:
         out |= {f"start {name}": value for name, value in points[0][1].items()}
+    if len(points) > 1:
         shared = set.intersection(*(set(means) for _, means in points))
         out |= {f"auc {name}": area([(step, means[name]) for step, means in points]) for name in sorted(shared)}
     return out

@@ -56,6 +56,9 @@ def test_a_run_with_one_evaluation_has_no_curve(tmp_path: Path) -> None:
     values = measured(make_run(tmp_path / "run", {"rl": [1.0, 0.0]})).values
     assert values["end exact"] == 0.5
     assert "start exact" not in values
+    values = measured(make_run(tmp_path / "late", {"rl@5": [1.0, 0.0], "rl": [1.0, 1.0]})).values
+    assert (values["end exact"], values["auc exact"]) == (1, 0.75)
+    assert "start exact" not in values, "it was first evaluated in its middle"
     with pytest.raises(ConfigError, match="no held-out evaluation"):
         measured(make_run(tmp_path / "none", {}))
     with pytest.raises(ConfigError, match="measure 'x' is nan"):

@@ -43,6 +43,13 @@ def command(method: str, seed: int, out: Path, extra: Sequence[str]) -> list[str
     return [sys.executable, "-m", "vlmrl", "train", str(recipe), *settings, *extra]
 
 
+def logged(arguments: Sequence[str], log: Path) -> int:
+    """Exit status of a command in this checkout, which writes at the end of `log`."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with log.open("ab") as file:
+        return subprocess.run(arguments, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, stdout=file, stderr=file, check=False).returncode
+
+
 def run(arguments: Sequence[str], folder: Path) -> None:
     """One run, unless it is finished.
 
@@ -53,11 +60,9 @@ def run(arguments: Sequence[str], folder: Path) -> None:
         return
     print(f"{folder.name}: running", flush=True)
     log = folder.parent / f"{folder.name}.log"
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with log.open("ab") as file:
-        done = subprocess.run(arguments, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, stdout=file, stderr=file, check=False)
-    if done.returncode:
-        raise BenchmarkError(f"{folder.name} ended with {done.returncode}; see {log}")
+    status = logged(arguments, log)
+    if status:
+        raise BenchmarkError(f"{folder.name} ended with {status}; see {log}")
 
 
 def greedy(out: Path, run_name: str, stage: str) -> list[Any]:
@@ -80,11 +85,9 @@ def sampled(model: Path, name: str, out: Path) -> list[Any]:
     arguments = [sys.executable, "-m", "vlmrl", "eval", str(model), "--suite", SUITE, "--out", str(folder)]
     arguments += ["--samples", str(ATTEMPTS), "--temperature", "1"]
     log = out / f"sampled-{name}.log"
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with log.open("ab") as file:
-        done = subprocess.run(arguments, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, stdout=file, stderr=file, check=False)
-    if done.returncode:
-        raise BenchmarkError(f"the evaluation of {name} ended with {done.returncode}; see {log}")
+    status = logged(arguments, log)
+    if status:
+        raise BenchmarkError(f"the evaluation of {name} ended with {status}; see {log}")
     return sorted(read_records(folder / f"{SUITE}.jsonl"), key=lambda r: (r.sample_id, r.k))
 
 

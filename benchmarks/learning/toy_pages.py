@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ import numpy as np
 import yaml
 
 from benchmarks.common import ROOT, BenchmarkError, machine
-from benchmarks.learning.toy_desk import minutes, run
+from benchmarks.learning.toy_desk import logged, minutes, run
 from vlmrl.extras.agents.toy_pages import PAGES_OF
 
 RECIPE = ROOT / "configs/recipes/toy_pages.yaml"
@@ -54,8 +53,9 @@ def demonstrate(out: Path) -> Path:
         options = [f"pages=[{', '.join(PAGES_OF)}]", "explain=false", "fresh_page=false", "--agent", "solve", "--rows"]
         form = ["--history", "1", "--answer-format", "answer_only", "--episodes", str(DEMONSTRATIONS), "--seed", "1"]
         played = [sys.executable, "-m", "vlmrl", "tools", "env", "play", "miniwob", str(folder), *options, *form]
-        if subprocess.run(played, cwd=ROOT, check=False).returncode:
-            raise BenchmarkError("no demonstrations")
+        log = out / "demonstrations.log"
+        if logged(played, log):
+            raise BenchmarkError(f"no demonstrations; see {log}")
     return folder
 
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl.extras.agents.pool import EnvPool, Episode, Reply
+from vlmrl.extras.agents.pool import EnvPool, Episode
 from vlmrl.extras.agents.protocol import Observation
+from vlmrl.extras.agents.reply import Reply
 from vlmrl.extras.toy.picture import same_pixels
 from vlmrl.rng import key
 

@@ -30,9 +30,10 @@ from vlmrl.extras.agents.forks import NONE, Forks
 from vlmrl.extras.agents.history import History
 from vlmrl.extras.agents.kept import session_of
 from vlmrl.extras.agents.play import keep
-from vlmrl.extras.agents.pool import EnvPool, Episode, Reply
+from vlmrl.extras.agents.pool import EnvPool, Episode
 from vlmrl.extras.agents.prompts import Handles, next_prompt
 from vlmrl.extras.agents.protocol import Optimum
+from vlmrl.extras.agents.reply import Reply
 from vlmrl.extras.agents.rows import recorded, turns_of
 from vlmrl.extras.agents.screens import ScreenFolder
 from vlmrl.extras.agents.trajectory import Snapshot, Trajectory, TrajectoryTurn, spoilt

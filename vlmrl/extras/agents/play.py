@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from vlmrl import fs
 from vlmrl.errors import ConfigError
-from vlmrl.extras.agents.pool import EnvPool, Episode, Reply
+from vlmrl.extras.agents.pool import EnvPool, Episode
 from vlmrl.extras.agents.protocol import Observation
+from vlmrl.extras.agents.reply import Reply
 from vlmrl.extras.agents.rows import recorded
 from vlmrl.extras.agents.screens import ScreenFolder, state_of
 from vlmrl.extras.agents.trajectory import Snapshot, Trajectory, TrajectoryTurn, environment_seed, spoilt, trajectory_to_json

@@ -15,20 +15,18 @@ at once without that.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.extras.agents.ahead import Ahead
 from vlmrl.extras.agents.lane import Lane
-from vlmrl.extras.agents.protocol import Info, Observation, Optimum, Transition
+from vlmrl.extras.agents.reply import Reply, read_reply
 from vlmrl.rewards.run.process import WorkerLost, WorkerProcess
 
 PROGRAM = "vlmrl.extras.agents.worker"
@@ -54,44 +52,6 @@ class PoolSettings:
     """Deadline of starting a worker, and of making an environment in it."""
     ahead: bool = True
     """Whether episodes begin ahead of need, and attempts that begin and act alike are one until they part."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """What came of an operation: what was seen, or a fault. A fault has no reward, not even 0."""
-
-    observation: Observation | None = None
-    reward: float | None = None
-    """Of a step; None of a reset and of a fault."""
-    outcome: str = ""
-    info: Info = field(default_factory=dict[str, float | str])
-    action: str | None = None
-    """Of `propose` and `solve`; None where the environment has no such thing."""
-    optimum: Optimum | None = None
-    """Of a reset, where the environment knows it."""
-    fault: str | None = None
-    detail: str = ""
-
-    @property
-    def done(self) -> bool:
-        """Whether the episode is over; a fault ends it too."""
-        return self.observation is None
-
-    @property
-    def told(self) -> str:
-        """The line of `detail` that says what failed: the first of the error's message, or the last one where no error was raised."""
-        lines = self.detail.strip().splitlines()
-        raised = re.compile(rf"([\w.]+\.)?{re.escape((self.fault or '').removeprefix('raised:'))}(:|$)")
-        return next((line for line in reversed(lines) if raised.match(line)), "".join(lines[-1:]))
-
-    def transition(self) -> Transition:
-        """
-        Raises:
-            ValueError: this is a fault, or no step.
-        """
-        if self.reward is None:
-            raise ValueError(f"no transition: {self.fault or 'not a step'}")
-        return Transition(observation=self.observation, reward=self.reward, outcome=self.outcome, info=self.info)  # pyright: ignore[reportArgumentType]
 
 
 class _Lost(Exception):
@@ -183,7 +143,7 @@ class Episode:
                     self._come_after()
                 answer = self._raw(operation, action)
                 self._past.append((action, _digest(answer)))
-                return _reply(answer)
+                return read_reply(answer)
             except _Lost as lost:
                 self._failed(lost)
         return self._fault
@@ -196,7 +156,7 @@ class Episode:
                 if operation is None:
                     return Reply()
                 self._come_after()
-                return _reply(self._request(operation, {"n": n}))
+                return read_reply(self._request(operation, {"n": n}))
             except _Lost as lost:
                 self._failed(lost)
         return self._fault
@@ -440,19 +400,3 @@ def _digest(answer: Mapping[str, Any]) -> str:
     """Of all that an answer says, pixels included."""
     kept = {key: value for key, value in answer.items() if key != "number"}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
-
-
-def _reply(answer: Mapping[str, Any]) -> Reply:
-    seen, best, reward = answer.get("seen"), answer.get("optimum"), answer.get("reward")
-    shown = None
-    if seen is not None:
-        screens = tuple(base64.b64decode(data) for data in seen["screens"])
-        shown = Observation(text=seen["text"], screens=screens, state=seen["state"])
-    return Reply(
-        observation=shown,
-        reward=None if reward is None else float.fromhex(reward),
-        outcome=answer.get("outcome", ""),
-        info=answer.get("info", {}),
-        action=answer.get("action"),
-        optimum=None if best is None else Optimum(reward=best[0], turns=best[1]),
-    )

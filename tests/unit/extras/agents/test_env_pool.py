@@ -10,7 +10,8 @@ import pytest
 
 from vlmrl.errors import ConfigError
 from vlmrl.extras.agents.find import open_pool
-from vlmrl.extras.agents.pool import EnvPool, PoolSettings, Reply
+from vlmrl.extras.agents.pool import EnvPool, PoolSettings
+from vlmrl.extras.agents.reply import Reply
 
 SETTINGS = PoolSettings(workers=1, start=60.0, deadline=20.0)
 ODD = ("tests.support.odd_worlds",)

@@ -19,8 +19,8 @@ from vlmrl.extras.agents.ahead import Ahead, Spent
 from vlmrl.extras.agents.episodes import anew, run_attempts
 from vlmrl.extras.agents.forks import NONE
 from vlmrl.extras.agents.history import History
-from vlmrl.extras.agents.pool import Reply
 from vlmrl.extras.agents.protocol import Observation
+from vlmrl.extras.agents.reply import Reply
 from vlmrl.extras.agents.trajectory import Snapshot, Trajectory, TrajectoryTurn, trajectory_from_json, trajectory_to_json
 from vlmrl.extras.agents.turns import notes_of, turn_rollouts
 from vlmrl.types import Prompt, Request, Rollout

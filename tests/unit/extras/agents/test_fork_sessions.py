@@ -21,7 +21,8 @@ from vlmrl.extras.agents.episodes import EnvSetup, Talk, anew, run_attempts, tal
 from vlmrl.extras.agents.forks import Forks
 from vlmrl.extras.agents.history import History
 from vlmrl.extras.agents.kept import session_of
-from vlmrl.extras.agents.pool import EnvPool, Episode, Reply
+from vlmrl.extras.agents.pool import EnvPool, Episode
+from vlmrl.extras.agents.reply import Reply
 from vlmrl.extras.agents.screens import ScreenFolder
 from vlmrl.extras.agents.trajectory import Trajectory
 from vlmrl.rollout.engine_fixed import FixedEngine

@@ -22,7 +22,8 @@ from vlmrl.extras.agents.browser.process import VARIABLE
 from vlmrl.extras.agents.check import Checked, check
 from vlmrl.extras.agents.find import default_tasks, open_pool
 from vlmrl.extras.agents.gui import pixel, read_key
-from vlmrl.extras.agents.pool import EnvPool, PoolSettings, Reply
+from vlmrl.extras.agents.pool import EnvPool, PoolSettings
+from vlmrl.extras.agents.reply import Reply
 from vlmrl.extras.agents.worlds import miniwob as world
 from vlmrl.extras.agents.worlds.miniwob import HEIGHT, SETS, WIDTH, miniwob
 

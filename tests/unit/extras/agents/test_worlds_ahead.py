@@ -23,7 +23,8 @@ from vlmrl.extras.agents.find import open_pool
 from vlmrl.extras.agents.foresight import Coming, Foresight
 from vlmrl.extras.agents.history import History
 from vlmrl.extras.agents.lane import Lane
-from vlmrl.extras.agents.pool import EnvPool, Episode, Past, PoolSettings, Reply
+from vlmrl.extras.agents.pool import EnvPool, Episode, Past, PoolSettings
+from vlmrl.extras.agents.reply import Reply
 from vlmrl.extras.agents.screens import ScreenFolder
 from vlmrl.extras.agents.trajectory import Trajectory
 from vlmrl.rollout.engine_hf import HFEngine

@@ -202,11 +202,9 @@ def alone(args: argparse.Namespace) -> str:
             for k, (own, (_, episode)) in enumerate(zip(group, of_group, strict=True)):
                 text = json.dumps({"action": "click", "coordinate": [500 if alike else 100 + 100 * k, 600]})
                 each.append((SimpleNamespace(own=own, episode=episode), SimpleNamespace(text=text)))
-        with mock.patch.object(
-            episodes, "_record", lambda one, answer, reply, last: came.append((reply.fault, reply.reward, reply.outcome))
-        ):
+        with mock.patch.object(episodes, "_record", lambda one, answer, reply: came.append((reply.fault, reply.reward, reply.outcome))):
             table: Any = SimpleNamespace(action=str)
-            episodes._act(table, each, last=True)
+            episodes._act(table, each)
         ended = time.perf_counter()
         cells = [f"{screens - began:.2f}", f"{ended - screens:.2f}", f"{below(os.getpid()) - cpu:.2f}", str(pool.begun() - args.workers)]
     return " | ".join([args.alone, *cells, hashlib.sha256(repr(came).encode()).hexdigest()[:8]])

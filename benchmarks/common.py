@@ -354,6 +354,28 @@ def revision() -> str:
     return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
+def how_measured(command: str, *notes: str, beside: str = "", libraries: Sequence[str] = ("torch", "transformers")) -> list[str]:
+    """The end of a page whose figures came from one command on this machine.
+
+    Args:
+        notes: lines behind those of the machine and of versions.
+        beside: what else is said of the machine.
+        libraries: modules whose versions are said.
+    """
+    shown = ", ".join(
+        [f"Python {platform.python_version()}", *(f"{name} {importlib.import_module(name).__version__}" for name in libraries)]
+    )
+    return [
+        "## How it was measured",
+        "",
+        f"* command: `{command}`",
+        f"* machine: {', '.join(f'{k} {v}' for k, v in machine().items())}{beside}",
+        f"* versions: {shown}; this repository at {revision()}",
+        *(f"* {note}" for note in notes),
+        "",
+    ]
+
+
 def command_line() -> str:
     """The user's command, without where things are."""
     file, *rest = sys.argv

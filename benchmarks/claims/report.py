@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.claims.regimes import REGIMES
 from benchmarks.claims.spec import Claim, Regime
 from benchmarks.claims.table import CLAIMS
-from benchmarks.common import machine, revision
+from benchmarks.common import how_measured, machine, revision
 from vlmrl.extras.study.forecast import planned
 from vlmrl.extras.study.judge import Finding, OfArms, judge
 from vlmrl.extras.study.measures import resolution_of
@@ -98,21 +98,14 @@ def took_text(took: Costs) -> str:
 
 
 def _provenance(command: str, took: Costs) -> list[str]:
-    import torch
-    import transformers
 
-    shown = ", ".join(f"{key} {value}" for key, value in machine().items())
-    return [
-        "## How it was measured",
-        "",
-        f"* command (the last one; finished runs of earlier ones are kept): `{command}`",
-        f"* machine: {shown}; each run has one thread",
-        *([f"* processor seconds of a run, mean (number of runs): {took_text(took)}"] if took else []),
-        f"* versions: Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}; "
-        f"this repository at {revision()}",
-        "* claims, premises and deltas: `benchmarks/claims/table.py`; worlds and arms: `benchmarks/claims/regimes.py`",
-        "",
-    ]
+    return how_measured(
+        command,
+        "finished runs of earlier commands are kept",
+        *([f"processor seconds of a run, mean (number of runs): {took_text(took)}"] if took else []),
+        "claims, premises and deltas: `benchmarks/claims/table.py`; worlds and arms: `benchmarks/claims/regimes.py`",
+        beside="; each run has one thread",
+    )
 
 
 def summary_json(measured: Mapping[str, OfArms], command: str, *, quick: bool, took: Costs | None = None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, BenchmarkError, machine, percentile_interval, revision
+from benchmarks.common import ROOT, BenchmarkError, how_measured, percentile_interval
 
 FAMILIES = ("internvl", "gemma3", "lfm2_vl", "mistral3")
 """Configurations of `vlmrl.extras.families.tiny` whose pictures here have one size; SmolVLM's processor needs a package of its own."""
@@ -172,8 +172,6 @@ def measured(run: Path) -> dict[str, Any]:
 
 def document(family: str, found: Mapping[int, Mapping[str, Any]], command: str, steps: Mapping[str, int]) -> str:
     """The page."""
-    import torch
-    import transformers
 
     from vlmrl.evals.score.table import markdown
 
@@ -205,12 +203,7 @@ def document(family: str, found: Mapping[int, Mapping[str, Any]], command: str, 
             "The labels of the supervised stage are loose on purpose: what RL adds here is to know what was seen. It says nothing about "
             "benchmarks, and nothing about families that are not in the table.",
             "",
-            "## How it was measured",
-            "",
-            f"* command: `{command}`",
-            f"* machine: {', '.join(f'{k} {v}' for k, v in machine().items())}; no GPU; one thread a run",
-            f"* versions: torch {torch.__version__}, transformers {transformers.__version__}; this repository at {revision()}",
-            "",
+            *how_measured(command, beside="; one thread a run"),
         ]
     )
 

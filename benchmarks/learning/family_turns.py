@@ -36,7 +36,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.common import ROOT, BenchmarkError, machine, need, revision
+from benchmarks.common import ROOT, BenchmarkError, how_measured, need
 from benchmarks.learning.rollout_job import server
 from benchmarks.learning.sharded_job import kill_all, updates
 from vlmrl.extras.agents.protocol import Observation, Optimum, Transition
@@ -419,8 +419,6 @@ def result(family: str, seed: int, arms: Sequence[str], asked: Asked) -> dict[st
 
 def document(found: Mapping[str, Mapping[int, Mapping[str, Any]]], command: str, asked: Asked) -> str:
     """The page."""
-    import torch
-    import transformers
 
     from vlmrl.evals.score.table import markdown
 
@@ -431,11 +429,6 @@ def document(found: Mapping[str, Mapping[int, Mapping[str, Any]]], command: str,
                 gain = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*x["gain"])
                 row = [family, str(seed), arm, f"{x['before']:.3f}", f"{x['after']:.3f}", gain, f"{x['largest_logp_gap']:.1e}"]
                 cells.append([*row, beside(arm, x)])
-    engine = ""
-    if asked.served:
-        import vllm
-
-        engine = f", vLLM {vllm.__version__}"
     first = next(iter(next(iter(next(iter(found.values())).values())).values()))
     return "\n".join(
         [
@@ -461,13 +454,11 @@ def document(found: Mapping[str, Mapping[int, Mapping[str, Any]]], command: str,
             markdown(cells),
             "The world is small on purpose: what RL adds is to be sure of what was seen. It says nothing about benchmarks.",
             "",
-            "## How it was measured",
-            "",
-            f"* command: `{command}`",
-            f"* machine: {', '.join(f'{k} {v}' for k, v in machine().items())}; no GPU; one thread a process; other programs ran beside "
-            "it, and nothing here is about time",
-            f"* versions: torch {torch.__version__}, transformers {transformers.__version__}{engine}; this repository at {revision()}",
-            "",
+            *how_measured(
+                command,
+                beside="; one thread a process; other programs ran beside it, and nothing here is about time",
+                libraries=("torch", "transformers", *(["vllm"] if asked.served else [])),
+            ),
         ]
     )
 

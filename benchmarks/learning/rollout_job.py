@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, BenchmarkError, need
+from benchmarks.common import ROOT, BenchmarkError, how_measured, need
 from benchmarks.learning import toy_video
 
 ENGINES = ("hf", "vllm", "servers", "servers_tp2")
@@ -138,15 +137,7 @@ def tables(out: Path, seeds: Sequence[int], engines: Sequence[str]) -> tuple[str
 
 
 def document(out: Path, seeds: Sequence[int], engines: Sequence[str]) -> str:
-    import torch
-    import transformers
-
     learned, meter, count = tables(out, seeds, engines)
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
-    if len(engines) > 1:
-        import vllm
-
-        versions += f", vLLM {vllm.__version__}"
     lines = [
         "# What RL teaches with each engine",
         "",
@@ -163,13 +154,11 @@ def document(out: Path, seeds: Sequence[int], engines: Sequence[str]) -> str:
         "trainer's probability to the sampler's (`sampling/ratio`), by what stands in the prompt. The weights are sent after every step.",
         "",
         meter,
-        "## How it was measured",
-        "",
-        f"* command: `python -m benchmarks.learning.rollout_job --seeds {' '.join(map(str, seeds))}`",
-        f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, no GPU; one thread a run; other programs ran",
-        "  beside it, and nothing here is about time",
-        f"* versions: {versions}",
-        "",
+        *how_measured(
+            f"python -m benchmarks.learning.rollout_job --seeds {' '.join(map(str, seeds))}",
+            beside="; one thread a run; other programs ran beside it, and nothing here is about time",
+            libraries=("torch", "transformers", *(["vllm"] if len(engines) > 1 else [])),
+        ),
     ]
     return "\n".join(lines)
 

@@ -15,14 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, BenchmarkError, percentile_interval
+from benchmarks.common import ROOT, BenchmarkError, how_measured, percentile_interval
 
 METHODS = {"gigpo": "GiGPO", "grpo": "GRPO over attempts", "shuffled": "GiGPO, returns dealt anew"}
 CONTROL = "shuffled"
@@ -176,8 +175,6 @@ def cells(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 def document(results: Mapping[str, Sequence[Mapping[str, Any]]], arguments: str) -> str:
     """The page. `results`: `sampled` and `greedy` -> a result per seed."""
-    import torch
-    import transformers
 
     from vlmrl.evals.score.table import markdown
 
@@ -198,13 +195,11 @@ def document(results: Mapping[str, Sequence[Mapping[str, Any]]], arguments: str)
         "free it: the control gains as well. Read the difference to the control, and the table above.",
         "",
         markdown(cells(results["greedy"])),
-        "## How it was measured",
-        "",
-        f"* command: `{arguments}`",
-        f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, no GPU; one thread a run; other programs beside it",
-        f"* versions: Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}",
-        "* recipes: `configs/recipes/toy_desk_grpo.yaml`, `toy_desk_gigpo.yaml`; `run.seed` and `toy.base_seed` as in the table",
-        "",
+        *how_measured(
+            arguments,
+            "recipes: `configs/recipes/toy_desk_grpo.yaml`, `toy_desk_gigpo.yaml`; `run.seed` and `toy.base_seed` as in the table",
+            beside="; one thread a run; other programs beside it",
+        ),
     ]
     return "\n".join(lines)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, percentile_interval
+from benchmarks.common import ROOT, how_measured, percentile_interval
 
 SLOTS = threading.Semaphore(2)
 """Runs at a time."""
@@ -95,8 +94,6 @@ def _run(arguments: list[str], folder: Path) -> None:
 
 def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
     """The tables as Markdown."""
-    import torch
-    import transformers
 
     from vlmrl.evals.score.baseline import constant_baseline
     from vlmrl.evals.score.records import read_records
@@ -140,13 +137,9 @@ def document(cells: dict[int, dict[str, Path]], arguments: str) -> str:
     for seed, of in records.items():
         lines += [f"### Seed {seed}", "", markdown(summary_cells({name: summarize(r, 0) for name, r in of.items()}, shown))]
     lines += [
-        "## How it was measured",
-        "",
-        f"* command: `{arguments}`",
-        f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, no GPU",
-        f"* versions: Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}",
-        "* the recipe and its controls: `configs/recipes/toy_grounding.yaml`, `benchmarks/learning/toy_grounding.py`",
-        "",
+        *how_measured(
+            arguments, "the recipe and its controls: `configs/recipes/toy_grounding.yaml`, `benchmarks/learning/toy_grounding.py`"
+        ),
         "The SFT rows are annotated loosely (boundaries up to a second off), the rows that RL and the SFT control train on exactly.",
         "The toy world shows that the machinery works; it says nothing about benchmarks of real videos.",
         "",

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.common import ROOT, BenchmarkError, machine
+from benchmarks.common import ROOT, BenchmarkError, how_measured
 from benchmarks.learning.toy_desk import logged, minutes, run
 from vlmrl.extras.agents.toy_pages import PAGES_OF
 
@@ -147,7 +147,6 @@ def document(result: Mapping[str, Any], arguments: str) -> str:
     """The page."""
     from vlmrl.evals.score.table import markdown
 
-    on = machine()
     took = ", ".join(f"{kept['minutes']:.1f}" for kept in result["seeds"].values())
     n = next(iter(next(iter(result["seeds"].values()))["base"].values()))[1]
     lines = [
@@ -157,14 +156,13 @@ def document(result: Mapping[str, Any], arguments: str) -> str:
         "reads the task and does not look at the page.",
         "",
         markdown(cells(result)),
-        "## How it was measured",
-        "",
-        f"* command: `{arguments}`",
-        f"* machine: {on['system']}, {on['cpu']}, {on['cores']} cores, no GPU; one thread a run; other programs beside it",
-        f"* minutes of RL by seed, from the generated pages: {took}",
-        "* recipe: `configs/recipes/toy_pages.yaml`; `run.seed` and `toy.base_seed` as in the table",
-        f"* demonstrations: {DEMONSTRATIONS} episodes, the same for all seeds; {STEPS} steps of 32 rows, learning rate {RATE}, cosine",
-        "",
+        *how_measured(
+            arguments,
+            f"minutes of RL by seed, from the generated pages: {took}",
+            "recipe: `configs/recipes/toy_pages.yaml`; `run.seed` and `toy.base_seed` as in the table",
+            f"demonstrations: {DEMONSTRATIONS} episodes, the same for all seeds; {STEPS} steps of 32 rows, learning rate {RATE}, cosine",
+            beside="; one thread a run; other programs beside it",
+        ),
     ]
     return "\n".join(lines)
 

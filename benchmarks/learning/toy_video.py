@@ -14,7 +14,6 @@ import argparse
 import copy
 import json
 import os
-import platform
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT
+from benchmarks.common import ROOT, how_measured
 
 SLOTS = threading.Semaphore(2)
 """Runs at a time."""
@@ -171,8 +170,6 @@ def base_line(log: Path) -> str:
 
 def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str], arguments: str, recipe: str) -> str:
     """The tables as Markdown. `of`: seed -> name of an evaluation -> its records."""
-    import torch
-    import transformers
 
     from vlmrl.evals.score.table import markdown
 
@@ -224,14 +221,12 @@ def document(of: Mapping[int, Mapping[str, list[Any]]], bases: Mapping[int, str]
         "## Controls with the same steps and rollouts",
         "",
         markdown(controls),
-        "## How it was measured",
-        "",
-        f"* command: `{arguments}`",
-        f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, no GPU; one thread a run",
-        f"* versions: Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}",
-        f"* recipe: `configs/recipes/{recipe}.yaml` with `toy.world.seed={WORLD_SEEDS[recipe]}`; `run.seed` and `toy.base_seed` as in "
-        "the tables",
-        "",
+        *how_measured(
+            arguments,
+            f"recipe: `configs/recipes/{recipe}.yaml` with `toy.world.seed={WORLD_SEEDS[recipe]}`; `run.seed` and `toy.base_seed` as in "
+            "the tables",
+            beside="; one thread a run",
+        ),
     ]
     return "\n".join(lines)
 

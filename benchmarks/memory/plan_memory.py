@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import machine, module_of
+from benchmarks.common import how_measured, module_of
 from tests.support import saved_bytes
 from vlmrl import fs
 from vlmrl.compat import ensure_torchvision
@@ -146,7 +146,6 @@ def lines(rows: Sequence[Row]) -> list[str]:
 
 def page(rows: Sequence[Row], command: str) -> str:
     """The Markdown page."""
-    where = machine()
     asked = [
         f"* {case.name}: {case.text['layers']} layers of {case.text['hidden']}, vocabulary of {case.text['vocab']:,}; "
         f"prompts of {case.prompt} tokens, {case.answers} answers of {case.answer}"
@@ -167,11 +166,7 @@ def page(rows: Sequence[Row], command: str) -> str:
             "",
             *asked,
             "",
-            "## How it was measured",
-            "",
-            f"* command: `{command}`",
-            f"* machine: {where['system']}, {where['cpu']}, {where['cores']} cores; torch {torch.__version__}",
-            "",
+            *how_measured(command, libraries=("torch",)),
         ]
     )
 

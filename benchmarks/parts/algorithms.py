@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import ROOT, command_line, machine, revision, versions
+from benchmarks.common import ROOT, command_line, how_measured
 from vlmrl.algo import registries
 from vlmrl.algo.inputs import AdvantageInputs
 from vlmrl.policy.pack import Row
@@ -195,12 +195,7 @@ def document(costs: Sequence[Cost], args: argparse.Namespace) -> str:
         f"Packing counts all micro-batches of the step, with prompts of {PROMPT_TOKENS:,} tokens and {MICRO_TOKENS:,} tokens in a packed",
         "row; the update makes them one at a time, so this is spread over its forward and backward passes.",
         "",
-        "## How it was measured",
-        "",
-        f"* command: `{command_line()}`",
-        "* machine: " + ", ".join(f"{k} {v}" for k, v in machine().items()),
-        "* versions: " + ", ".join(f"{k} {v}" for k, v in versions().items()) + f"; this repository at {revision()}",
-        "",
+        *how_measured(command_line(), libraries=("torch",)),
     ]
     return "\n".join(lines)
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import percentile_interval
+from benchmarks.common import how_measured, percentile_interval
 
 COMPARISONS = 2000
 QUESTIONS = 150
@@ -166,7 +165,6 @@ def coverage_of_overlaps(clusters: int, runs: int, seed: int = 0) -> tuple[float
 
 def document(comparisons: int, runs: int, command: str) -> str:
     """The page."""
-    import scipy
 
     from vlmrl.evals.score.table import markdown
     from vlmrl.metrics.intervals import tango, wilson
@@ -213,12 +211,11 @@ def document(comparisons: int, runs: int, command: str) -> str:
             "One medium in five has overlaps, uniform from 0 to 1; at all others they are 0.",
             "",
             markdown(overlaps),
-            "## How it was measured",
-            "",
-            f"* command: `{command}`",
-            f"* versions: Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}",
-            "* shares and paired differences are summed over all counts; the bootstrap of a paired difference has 2000 resamples per count",
-            "",
+            *how_measured(
+                command,
+                "shares and paired differences are summed over all counts; the bootstrap of a paired difference has 2000 resamples a count",
+                libraries=("numpy", "scipy"),
+            ),
         ]
     )
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, module_of
+from benchmarks.common import ROOT, how_measured, module_of
 
 DECODERS = ("decord", "pyav")
 WORKERS = (0, 1, 2)
@@ -267,8 +266,6 @@ HEADERS = (
 
 def document(cells: list[dict[str, Any]], launch: dict[str, Any], scale: list[dict[str, Any]], videos: int, arguments: str) -> str:
     """The tables as Markdown."""
-    import av
-    import torch
 
     lines = [
         "# The loader",
@@ -292,13 +289,12 @@ def document(cells: list[dict[str, Any]], launch: dict[str, Any], scale: list[di
         "",
         *scale_table(scale),
         *HEADERS,
-        "## How it was measured",
-        "",
-        f"* command: `{arguments}`",
-        f"* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end",
-        f"* versions: Python {platform.python_version()}, torch {torch.__version__}, PyAV {av.__version__}",
-        "* decord's frames are checked against PyAV's time stamps and pictures, which is part of its time",
-        "",
+        *how_measured(
+            arguments,
+            "decord's frames are checked against PyAV's time stamps and pictures, which is part of its time",
+            beside=f"; load {os.getloadavg()[0]:.1f} at the end",
+            libraries=("torch", "av"),
+        ),
     ]
     return "\n".join(lines)
 

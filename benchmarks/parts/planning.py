@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import machine, module_of
+from benchmarks.common import how_measured, module_of
 from tests.support.plain_samplers import PlainPrioritized, PlainVade, PlainVas
 from vlmrl import fs, rng
 from vlmrl.methods import registries
@@ -77,8 +77,6 @@ def measure(name: str, rows: int, seen: int, steps: int) -> tuple[float, float, 
 
 def page(lines: Sequence[str], command: str) -> str:
     """The Markdown page."""
-    where = machine()
-    place = f"{where['system']}, {where['cpu']}, {where['cores']} cores; numpy {np.__version__}"
     busy = (
         f"load average {os.getloadavg()[0]:.1f} at the end: other programs ran beside it, and a plan's times are as slow as that makes them"
     )
@@ -94,12 +92,7 @@ def page(lines: Sequence[str], command: str) -> str:
             "|---|---:|---:|---:|---:|---:|---:|",
             *lines,
             "",
-            "## How it was measured",
-            "",
-            f"* command: `{command}`",
-            f"* machine: {place}",
-            *([f"* {busy}"] if os.getloadavg()[0] > 1.5 else []),
-            "",
+            *how_measured(command, *([busy] if os.getloadavg()[0] > 1.5 else []), libraries=("numpy",)),
         ]
     )
 

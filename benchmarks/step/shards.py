@@ -11,18 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, machine, module_of, revision
+from benchmarks.common import ROOT, how_measured, module_of
 
 WARM_UP = 3
 TEXT = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 4}
@@ -181,7 +179,6 @@ def main() -> None:
 
 def document(found: Mapping[str, dict[str, Row]], steps: int, load: tuple[float, float]) -> str:
     """The page."""
-    versions = {"python": platform.python_version()} | {name: version(name) for name in ("torch", "transformers", "deepspeed")}
     small, large = found["small"], found["large"]
     for rows, base, of, column in ((small, "ddp", "of ddp", "seconds"), (large, "plain FSDP2 loop", "of the plain loop", "CPU seconds")):
         for row in rows.values():
@@ -210,13 +207,12 @@ def document(found: Mapping[str, dict[str, Row]], steps: int, load: tuple[float,
         "",
         *table(large, ("CPU seconds", "of the plain loop", "seconds", "gathers of weights", "sums of gradients", "control calls")),
         "",
-        "## How it was measured",
-        "",
-        f"* command: `python -m benchmarks.step.shards --steps {steps}`, {WARM_UP} updates of each engine before, not counted",
-        f"* machine: {told(machine())}",
-        f"* versions: {told(versions)}; this repository at {revision()}",
-        f"* load average (1 minute) {load[0]:.1f} before and {load[1]:.1f} at the end; much above two means that others were at work",
-        "",
+        *how_measured(
+            f"python -m benchmarks.step.shards --steps {steps}",
+            f"{WARM_UP} updates of each engine before, not counted",
+            f"load average (1 minute) {load[0]:.1f} before and {load[1]:.1f} at the end; much above two means that others were at work",
+            libraries=("torch", "transformers", "deepspeed"),
+        ),
     ]
     return "\n".join(lines)
 

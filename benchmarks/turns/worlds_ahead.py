@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, BenchmarkError
+from benchmarks.common import ROOT, BenchmarkError, how_measured
 
 SIDES = {"off": "when they are asked for", "on": "ahead of need"}
 GROUPS = ATTEMPTS = 8
@@ -229,10 +229,6 @@ ROWS = {
 
 def page(args: argparse.Namespace, found: Mapping[str, Sequence[Mapping[str, Any]]], load: Sequence[float]) -> str:
     """The table and how it was measured."""
-    import platform
-
-    import torch
-
     from vlmrl.evals.score.table import markdown
 
     cells = [["median of a step", *(f"worlds begin {told}" for told in SIDES.values()), "ratio"]]
@@ -242,6 +238,8 @@ def page(args: argparse.Namespace, found: Mapping[str, Sequence[Mapping[str, Any
     n = args.steps * args.repeats
     numbers = ("temperature", "turns", "workers", "tokens", "steps", "repeats")
     given = " ".join([args.environment, *args.arguments, *(f"--{name} {getattr(args, name):g}" for name in numbers)])
+    at = f"; load {load[0]:.1f} at the start and {load[1]:.1f} at the end"
+    measured = "\n".join(how_measured(f"python -m benchmarks.turns.worlds_ahead --environment {given}", beside=at)[2:])
     return f"""## {args.environment} at temperature {args.temperature:g}
 
 {GROUPS} groups of {ATTEMPTS} attempts a step, at most {args.turns} turns, {args.workers} workers, answers of at most {args.tokens} tokens,
@@ -250,10 +248,7 @@ without the first step. All runs ended with the same weights and the same log bu
 
 {markdown(cells)}
 
-* command: `python -m benchmarks.turns.worlds_ahead --environment {given}`
-* machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, load {load[0]:.1f} at the start and {load[1]:.1f} at the end
-* versions: Python {platform.python_version()}, torch {torch.__version__}
-"""
+{measured}"""
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ class Settings:
 
     @staticmethod
     def of_json(given: dict[str, Any]) -> Settings:
-        return Settings(**given | {"work": Path(given["work"])})
+        return Settings(**{**given, "work": Path(given["work"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,8 @@ class Line:
 
     @staticmethod
     def of_json(given: dict[str, Any]) -> Line:
-        return Line(**given | {"numbers": tuple(Number(**number) for number in given["numbers"])})
+        numbers: Any = tuple(Number(**number) for number in given["numbers"])
+        return Line(**{**given, "numbers": numbers})
 
 
 @dataclass

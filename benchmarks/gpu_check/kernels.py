@@ -67,8 +67,9 @@ def _inputs(layout: PrefixLayout, seed: int, dtype: torch.dtype) -> tuple[list[T
 def run(backend: str, layout: PrefixLayout, inputs: tuple[list[Tensor], Tensor], device: torch.device, dtype: torch.dtype) -> list[Tensor]:
     """Output and the gradients of query, key and value, float64 on the CPU."""
     q, k, v = (x.to(device=device, dtype=dtype).detach().requires_grad_() for x in inputs[0])
+    named: Any = backend
     out, _ = attention.prefix_attention(
-        None, q, k, v, None, fallback=_unused, scaling=SIZE**-0.5, prefix_layout=layout, prefix_backend=backend
+        None, q, k, v, None, fallback=_unused, scaling=SIZE**-0.5, prefix_layout=layout, prefix_backend=named
     )
     grads = torch.autograd.grad(out, (q, k, v), inputs[1].to(device=device, dtype=out.dtype))
     return [x.detach().cpu().double() for x in (out, *grads)]

@@ -99,7 +99,7 @@ def _halving(settings: Settings, files: toy.Files, report: Report) -> None:
     small = _update(settings, files, whole // 4, toy.Plain(), None)
     held_small, peak_small = small.pop("held"), small["peak"]
     objective: toy.Plain = Refusing() if not settings.cuda else toy.Plain()
-    most = None
+    most, large = None, small
     if settings.cuda:
         large = _update(settings, files, HUGE, toy.Plain(), None)
         most = (peak_small + large["peak"]) // 2

@@ -46,7 +46,7 @@ def count(act: Callable[[], Any], *, cuda: bool) -> Counted:
         names = [event.name for event in events]
         operations = sum(name.startswith("aten::") for name in names)
         return Counted(operations, sum(name in WAITS_CPU for name in names), 0, 0.0)
-    on_device = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
+    on_device = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]  # pyright: ignore[reportPrivateImportUsage]
     copies = [event for event in on_device if event.name.startswith("Memcpy")]
     kernels = [event for event in on_device if not event.name.startswith(("Memcpy", "Memset"))]
     waits = sum(event.name in WAITS_CUDA for event in events) - 1  # our own at the end

@@ -141,7 +141,7 @@ def weights(device: str, work: Path) -> None:
 
     place = torch.device(device, dist.rank()) if device == "cuda" else torch.device(device)
     meets = carrier.meeting("127.0.0.1", 1) if dist.is_main() else None
-    port = dist.gather(None if meets is None else meets.getsockname()[1])[0]
+    port: Any = dist.gather(None if meets is None else meets.getsockname()[1])[0]
     line = carrier.Line(host="127.0.0.1", port=port, world=2, kind="nccl" if device == "cuda" else "gloo", name="check")
     group = carrier.Carrier(line, dist.rank(), device=place, meets=meets)
     sums: list[int] = []

@@ -35,7 +35,7 @@ AGREES = 0.15
 
 def watch(backend: str, seen: set[str]) -> Callable[[], None]:
     """Note the types that reach a backend; the result ends it."""
-    table: dict[str, Any] = attention._BACKENDS  # pyright: ignore[reportPrivateUsage]
+    table: Any = attention._BACKENDS  # pyright: ignore[reportPrivateUsage]
     real = table[backend]
 
     def noted(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:

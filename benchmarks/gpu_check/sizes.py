@@ -304,7 +304,7 @@ def _tower(sized: Sized, tokens: int, report: Report) -> None:
     as_bytes = sized.policy.bundle.patch_dtype == np.uint8
     values = draw.integers(0, 256, shape, dtype=np.uint8) if as_bytes else draw.standard_normal(shape, dtype=np.float32)
     handle = MediaHandle(kind="video", key="generated", grid_thw=grid, tokens=tokens, seconds_per_grid=1.0)
-    pixels = SimpleNamespace(get_key=lambda key: SimpleNamespace(pixel_values=values))
+    pixels: Any = SimpleNamespace(get_key=lambda key: SimpleNamespace(pixel_values=values))
 
     def act() -> Any:
         return VisionCache(pixels, budget_bytes=1).features(sized.policy, [handle], train=False)

@@ -36,8 +36,9 @@ def tried(name: str, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
     quiet_transformers()
     if name == "smolvlm":
-        import transformers.models.smolvlm.processing_smolvlm as module
+        import transformers.models.smolvlm.processing_smolvlm as of_smolvlm
 
+        module: Any = of_smolvlm
         module.num2words = getattr(module, "num2words", None) or (lambda number, **_: str(number))
     with tempfile.TemporaryDirectory() as folder:
         write_tiny(name, Path(folder))

@@ -110,9 +110,10 @@ def best_blind(texts: Sequence[str], right: np.ndarray) -> tuple[int, int]:
 def _left_out(texts: Sequence[str], flat: np.ndarray, even: np.ndarray) -> float:
     """How often a point for each text is right on the problem that had no say in it, over the first half."""
     sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(flat.shape[1], dtype=int))
-    for i in np.flatnonzero(even):
+    chosen: list[int] = np.flatnonzero(even).tolist()
+    for i in chosen:
         sums[texts[i]] += flat[i]
-    return float(np.mean([flat[i, int((sums[texts[i]] - flat[i]).argmax())] for i in np.flatnonzero(even)]))
+    return float(np.mean([flat[i, int((sums[texts[i]] - flat[i]).argmax())] for i in chosen]))
 
 
 def played(folder: Path, stage: str) -> dict[str, tuple[int, int]]:
@@ -121,8 +122,9 @@ def played(folder: Path, stage: str) -> dict[str, tuple[int, int]]:
 
     hits, clicks = Counter[str](), Counter[str]()
     for record in read_records(folder / "eval" / f"{stage}.jsonl"):
-        hits[record.category] += int(record.scores["success"])
-        clicks[record.category] += 1
+        page = str(record.category)
+        hits[page] += int(record.scores["success"])
+        clicks[page] += 1
     return {page: (hits[page], clicks[page]) for page in sorted(clicks)}
 
 

@@ -43,7 +43,7 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-def peak(shape: str, way: dict[str, Any], size: dict[str, int]) -> int:
+def peak(shape: str, way: dict[str, Any], size: dict[str, Any]) -> int:
     """Bytes of one GPU at the worst moment of a step."""
     card = replace(gpu_of("h100"), memory=10**12)  # its size decides nothing here: generation is transformers'
     return plan(Settings(shape=named_shape(shape), gpu=card, gpus=1, **WORK, **way, **size)).memory.peak

@@ -145,14 +145,12 @@ def rows_of(x: AdvantageInputs, group: int) -> list[Row]:
     """The rollouts as rows with a text prompt per group."""
     from vlmrl.types import Prompt, Sample
 
-    rows: list[Row] = []
     ids, lengths = x.provided["ids_NT"].tolist(), x.length_N.tolist()
-    for n, length in enumerate(lengths):
-        if n % group == 0:
-            sample = Sample(id=str(n), task="t", answer_type="exact_text", question="?", media=(), answer="", gt={})
-            prompt = Prompt(sample=sample, ids=tuple(range(PROMPT_TOKENS)), media=(), spans=(), answer_format="think_answer")
-        rows.append(Row(index=n, group=n // group, prompt=prompt, response=tuple(ids[n][:length])))
-    return rows
+    samples = [
+        Sample(id=str(n), task="t", answer_type="exact_text", question="?", media=(), answer="", gt={}) for n in range(0, len(ids), group)
+    ]
+    prompts = [Prompt(sample=one, ids=tuple(range(PROMPT_TOKENS)), media=(), spans=(), answer_format="think_answer") for one in samples]
+    return [Row(index=n, group=n // group, prompt=prompts[n // group], response=tuple(ids[n][:length])) for n, length in enumerate(lengths)]
 
 
 def packing_calls(rows: Sequence[Row]) -> list[tuple[str, str, Callable[[], object]]]:

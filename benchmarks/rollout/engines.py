@@ -122,7 +122,7 @@ def generate(at: Place) -> Ask:
 
     settings, cell, bundle = at.job["settings"], at.job["cell"], at.policy.bundle
     dtype = torch.bfloat16 if settings["dtype"] == "bfloat16" else torch.float32
-    model = AutoModelForImageTextToText.from_pretrained(at.model, dtype=dtype, attn_implementation="sdpa")
+    model: Any = AutoModelForImageTextToText.from_pretrained(at.model, dtype=dtype, attn_implementation="sdpa")
     model.to(settings["device"]).eval()
     sampling = {
         "do_sample": True,

@@ -130,7 +130,7 @@ def lmms_eval(job: Job) -> Result:
     root, path = media_folder(settings, *media_of(cell, settings)), model_folder(settings, cell["vocabulary"])
     sizes: dict[str, Any] = {"min_pixels": CELL * CELL, "max_pixels": MAX_PIXELS, "max_num_frames": 768}
     batch = 1 if job["side"] == LMMS[0] else len(QUESTIONS)
-    asked = Qwen2_5_VL(str(path), device=settings["device"], device_map=settings["device"], batch_size=batch, **sizes)
+    asked: Any = Qwen2_5_VL(str(path), device=settings["device"], device_map=settings["device"], batch_size=batch, **sizes)
     if settings["dtype"] == "float32":
         asked.model.float()
     asked.model.generation_config.suppress_tokens = list(step.open_bundle(str(path)).forbidden_ids)

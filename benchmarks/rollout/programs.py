@@ -130,7 +130,7 @@ def generate(job: Job) -> Result:
     from transformers import AutoModelForImageTextToText
 
     dtype = torch.bfloat16 if settings["dtype"] == "bfloat16" else torch.float32
-    model = AutoModelForImageTextToText.from_pretrained(cfg.model.path, dtype=dtype, attn_implementation="sdpa")
+    model: Any = AutoModelForImageTextToText.from_pretrained(cfg.model.path, dtype=dtype, attn_implementation="sdpa")
     model.to(settings["device"]).eval()
     sampling = {
         "do_sample": True,

@@ -79,7 +79,7 @@ def folder_of(job: Job) -> Path:
     return work(job["settings"]) / f"syncs-{job['cell']['family']}-{job['cell']['where'].replace(', ', '-').replace(' ', '-')}"
 
 
-def made(folder: Path, family: str) -> Any:
+def made(folder: Path, family: Any) -> Any:
     """A tiny model of a family with rows of its layouts."""
     import pytest
 

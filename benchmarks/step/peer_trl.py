@@ -20,7 +20,7 @@ from benchmarks.step.ours import LEARNING_RATE, open_bundle
 from benchmarks.step.workload import fingerprint, model_folder, prompts_of, reward
 
 
-def length_reward(completions: list[Any], **kwargs: Any) -> list[float]:
+def length_reward(completions: list[Any], **kwargs: Any) -> Any:
     return reward([completion[0]["content"] for completion in completions])
 
 
@@ -40,10 +40,10 @@ def rows_a_pass(job: Job, rows: int | None) -> int:
         BenchmarkError: the batch is no multiple of `rows`.
     """
     batch = job["cell"]["batch"] * job["cell"]["group"]
-    rows = rows or batch
-    if batch % rows:
-        raise BenchmarkError(f"{batch} answers of a step are no multiple of {rows}; leave this side out with --sides")
-    return rows
+    found = rows or batch
+    if batch % found:
+        raise BenchmarkError(f"{batch} answers of a step are no multiple of {found}; leave this side out with --sides")
+    return found
 
 
 def make_trainer(job: Job, out: str, rows: int, recompute: bool) -> Any:

@@ -137,7 +137,7 @@ def build_model(settings: dict[str, Any], vocabulary: int) -> None:
     torch.manual_seed(0)
     large = settings["size"] != "tiny"
     with torch.device(settings["device"] if large else "cpu"):
-        model = Qwen2_5_VLForConditionalGeneration(config)
+        model: Any = Qwen2_5_VLForConditionalGeneration(config)
     if large:
         # random weights lose nothing by half the disk; every side loads them as the type that it trains in
         model.to(torch.bfloat16)

@@ -26,7 +26,7 @@ if [ "$fast" = yes ]; then
     tests/invariants tests/unit/algo tests/unit/answers tests/unit/config tests/unit/data tests/unit/metrics tests/unit/policy \
     tests/unit/rewards tests/unit/rollout tests/unit/run tests/unit/sampling tests/unit/train "$@"
 fi
-# pyright takes one core for a minute and says no more than yes or no: it runs beside the tests, and what it found comes last.
+# pyright takes one core for minutes and says no more than yes or no: it runs beside the tests, and what it found comes last.
 types="$(mktemp)"
 trap 'rm -f "$types"' EXIT
 "$python" -m pyright --pythonpath "$python" >"$types" 2>&1 &

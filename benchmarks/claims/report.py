@@ -98,7 +98,6 @@ def took_text(took: Costs) -> str:
 
 
 def _provenance(command: str, took: Costs) -> list[str]:
-
     return how_measured(
         command,
         "finished runs of earlier commands are kept",

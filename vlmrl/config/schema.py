@@ -226,9 +226,9 @@ class CheckpointSection(Section):
 
 class ToyWorldSection(Section):
     kind: (
-        Literal["grounding", "shell", "shell_stays", "shell_slips", "multitask", "spatial", "think", "gui", "click"]
+        Literal["grounding", "shell", "shell_stays", "shell_slips", "shell_way", "multitask", "spatial", "think", "gui", "click"]
         | Literal["zoom", "stripes", "clip", "lake", "pages"]
-    ) = Field(default="grounding", description="Temporal grounding or one of three shell games in videos, or tasks on pictures")
+    ) = Field(default="grounding", description="Temporal grounding or one of four shell games in videos, or tasks on pictures")
     pretrain: PositiveInt = Field(default=1600, description="Videos for pretraining, loosely labelled")
     sft: PositiveInt = Field(default=300, description="Videos for supervised fine-tuning, loosely labelled, with thoughts")
     train: PositiveInt = Field(default=600, description="Videos for RL, exactly labelled")

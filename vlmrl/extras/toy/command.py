@@ -27,7 +27,9 @@ def make(
     pretrain: Annotated[int | None, typer.Option(help="Scenes of the pretraining split", show_default=False, min=1)] = None,
     sft: Annotated[int | None, typer.Option(help="Scenes of the fine-tuning split", show_default=False, min=1)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the world", show_default=False, min=0)] = None,
-    kind: Annotated[str, typer.Option(help="grounding, shell, shell_stays, multitask, spatial, think, gui or click")] = "grounding",
+    kind: Annotated[
+        str, typer.Option(help="grounding, shell, shell_stays, shell_slips, shell_way, multitask, spatial, think, gui or click")
+    ] = "grounding",
 ) -> None:
     """Generate a world: real media files with exact ground truth, and their rows.
 

@@ -105,7 +105,7 @@ def tokenizer_corpus(kind: str) -> Iterable[str]:
     if kind == GROUNDING:
         return tasks.tokenizer_corpus([instruction(answer_format, "time_span") for answer_format in ANSWER_FORMATS])
     if kind in shell.GAMES:
-        return _corpus(shell.corpus(), ("exact_text",))
+        return _corpus(shell.corpus(kind), ("exact_text",))
     picture = _kind(kind)
     return _corpus(picture.corpus(), picture.answer_types)
 

@@ -15,7 +15,7 @@
 #   NAME: g2rpo, fgrpo, ton, tempsamp, curriculum_gui, click
 #       click has four arms in place of one recipe (configs/studies/click.yaml); it trains the first seed of each, and compares them
 #
-#   --check       make the rows and check them, and stop; no weights are loaded
+#   --check       make the rows and check them, and stop; no weights are loaded. Without rows: read the recipe and plan its hours, and stop
 #   --no-prompts  train without asking the base model first; not for click
 #
 # key=value are overrides of the recipe, for example run.name=mine stages.rl.steps=200. The same command resumes.
@@ -73,6 +73,11 @@ settings=() make=()
 if [ -n "$stand_in" ]; then
   [ -z "$data$download$tests" ] || die "--stand-in makes rows of its own; leave out --data, --download and --eval-data"
   recipe="$ROOT/configs/recipes/$toy.yaml"
+elif [ -n "$check" ] && [ -z "$data$download$tests" ]; then
+  bash "$ROOT/scripts/setup.sh"
+  "$(environment_python)" -m vlmrl plan "$ROOT/configs/recipes/$name.yaml" ${overrides[@]+"${overrides[@]}"}
+  echo "recipe: ok. No rows are given, so none were checked: docs/reproduce/$name.md says what to download, --download DIR makes them of it"
+  exit 0
 else
   [ "$name" != click ] || [ -n "$tests$check" ] ||
     die "click compares its arms on test sets; give their rows with --eval-data DIR (docs/reproduce/click.md)"

@@ -406,6 +406,16 @@ def test_reproduce_checks_rows_and_stops(name, checkout, tmp_path):
     assert started(done.stdout.splitlines()) == ["check"]
 
 
+@pytest.mark.parametrize("name", [*KITS, "click"])
+def test_reproduce_checks_a_recipe_without_rows(name, checkout):
+    done = bash(checkout / "scripts" / "reproduce.sh", name, "--check", "stages.rl.steps=2", VLMRL_PYTHON=str(checkout / "python"))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:-1] == ["-m", "vlmrl", "plan", f"{checkout}/configs/recipes/{name}.yaml", "stages.rl.steps=2"]
+    assert f"No rows are given, so none were checked: docs/reproduce/{name}.md says" in lines[-1]
+    assert (ROOT / "docs" / "reproduce" / f"{name}.md").is_file()
+
+
 def test_reproduce_click_asks_first_and_compares_four_arms(checkout, tmp_path):
     """What the interpreter would write between these commands is tested in tests/e2e/test_reproduce.py."""
     data, tests = rows_for("click", tmp_path / "data"), tmp_path / "tests"

@@ -64,6 +64,15 @@ def test_without_categories_difficulties_speak() -> None:
     assert easy.startswith("On questions of difficulty 0 it thinks on 0%")
 
 
+def test_a_level_of_a_few_questions_is_not_spoken_of() -> None:
+    """Three of 240 questions were the hardest of a walk, and `unchanged` was the first thing that was said of it."""
+    plain = {name: without(rows, "category") for name, rows in STAGES.items()}
+    rare = {name: [*rows, dataclasses.replace(rows[-1], sample_id="rare", difficulty="12")] for name, rows in plain.items()}
+    hard, easy = verdict(rare, 3)
+    assert hard.startswith("On questions of difficulty 10 accuracy went from 0.167 [")
+    assert easy.startswith("On questions of difficulty 0 it thinks on 0%")
+
+
 def test_nothing_is_said_where_nothing_can_be() -> None:
     assert verdict({}, 0) == []
     assert verdict({"base": [], "rl": STAGES["rl"]}, 0) == []

@@ -16,6 +16,8 @@ from vlmrl.evals.score.table import difference_text, figure, interval_text
 
 FIRST = "base"
 """Name of the evaluation before the first stage."""
+RARE = 0.1
+"""A level of difficulty with a smaller share of the questions is not spoken of: of three questions an interval says nothing."""
 
 
 def verdict(
@@ -35,6 +37,9 @@ def verdict(
     union = [*records[before], *records[after]]
     # by category where categories have an order, else by difficulty
     key, values = next(((k, v) for k, v in (("category", ranked(union)), ("difficulty", difficulties(union))) if v), ("", []))
+    shares = {value: sum(getattr(record, key) == value for record in union) / len(union) for value in values}
+    if len(common := [value for value in values if shares[value] >= RARE]) > 1:
+        values = common
     try:
         whole = (comparisons or {}).get((before, after)) or compare(records[before], records[after], seed)
     except Incomparable:

@@ -187,7 +187,7 @@ def watched(algorithm: Algorithm, cfg: GrpoSection, strategy: Strategy) -> tuple
         a,
         reward_shaping=[out.wrapped(m, of(_shaping)) for m in a.reward_shaping],
         filters=[out.wrapped(m, of(_filter)) for m in a.filters],
-        advantage=out.wrapped(a.advantage, of(_advantage), "advantage"),
+        advantage=a.advantage if _one_turn(cfg) else out.wrapped(a.advantage, of(_advantage), "advantage"),
         reweight=[out.wrapped(m, of(_tokens if per_token(m) else _rows)) for m in a.reweight],
         credit=out.wrapped(a.credit, of(_credit), "credit"),
         loss=a.loss if a.group_loss is not None else out.wrapped(a.loss, _loss, "loss"),
@@ -205,6 +205,11 @@ def watched(algorithm: Algorithm, cfg: GrpoSection, strategy: Strategy) -> tuple
         return call(x)
 
     return dataclasses.replace(wrapped, advantage=dataclasses.replace(wrapped.advantage, call=seen)), out
+
+
+def _one_turn(cfg: GrpoSection) -> bool:
+    """Tell whether the advantage is `trajectory` because an environment asks for it, where attempts of one turn make it the default."""
+    return cfg.environment is not None and cfg.environment.max_turns == 1 and cfg.advantage.name == "trajectory"
 
 
 # ---- wrappers: on the CPU, over the rows of all ranks or the tokens of this one -------------------------------------------

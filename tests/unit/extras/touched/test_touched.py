@@ -53,6 +53,14 @@ def test_a_stage_of_defaults_is_left_alone() -> None:
     assert not touched.watched
 
 
+@pytest.mark.parametrize(("max_turns", "named"), [(1, []), (2, ["advantage.trajectory"])])
+def test_with_attempts_of_one_turn_the_advantage_of_attempts_is_the_default(max_turns: int, named: list[str]) -> None:
+    """A stage with an environment has no other choice, and would be told after ten steps that it changes nothing."""
+    turns = {"environment": {"name": "toy_desk", "max_turns": max_turns}, "history": {"screens": 1, "actions": False}}
+    _, touched = opened(advantage={"name": "trajectory"}, rewards=[{"name": "environment_reward"}], reduce={"name": "token_mean"}, **turns)
+    assert touched.watched == named
+
+
 def test_rows_of_filters_shapings_and_advantages_by_hand() -> None:
     """Two groups of three and one of two: one overlong row; ranks in place of a deviation; a reward below 1 that is shaped."""
     algorithm, touched = opened(

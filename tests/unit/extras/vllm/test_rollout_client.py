@@ -54,10 +54,20 @@ def needed(loaded: tiny.Tiny, **changes: Any) -> Needed:
     return Needed(**({"architecture": type(loaded.policy.model).__name__, "dtype": "float32", "length": 2048} | changes))
 
 
+SHORT = 0.5
+"""Seconds without a word, for tests of that. A machine at work is silent for as long, so elsewhere a server is lost later."""
+
+
 def connected(
-    loaded: tiny.Tiny, addresses: Sequence[str], *, together: RunRanks | None = None, patience: float = 5.0, at_once: int = 6
+    loaded: tiny.Tiny,
+    addresses: Sequence[str],
+    *,
+    together: RunRanks | None = None,
+    patience: float = 5.0,
+    at_once: int = 6,
+    quiet: float = 30.0,
 ) -> RemoteVllmEngine:
-    remotes = [Remote(address, token=None, quiet=0.5) for address in addresses]
+    remotes = [Remote(address, token=None, quiet=quiet) for address in addresses]
     fleet = Fleet(remotes, needed(loaded), patience=patience)
     return RemoteVllmEngine(fleet, loaded.policy, loaded.store, together=together, at_once=at_once)
 
@@ -137,7 +147,7 @@ def test_it_answers_with_the_weights_of_the_last_sync_while_the_policy_trains(lo
 
 @pytest.mark.parametrize("fault", [cut_off, garbage, silence, other_weights])
 def test_a_lost_reply_is_asked_for_elsewhere_with_its_seeds(loaded: tiny.Tiny, requests: list[Request], fault: Any) -> None:
-    with served(loaded) as (engine, servers):
+    with served(loaded, quiet=SHORT if fault is silence else 30.0) as (engine, servers):
         engine.sync()
         servers[0].faults += [fault]
         assert ids(engine.generate(requests, SETTINGS)) == wanted(engine, requests)
@@ -165,7 +175,7 @@ def test_a_server_that_dies_at_work_leaves_its_answers_to_the_others(loaded: tin
 
 def test_a_slow_server_is_waited_for(loaded: tiny.Tiny, requests: list[Request]) -> None:
     """Longer than the silence after which it would be lost, and than the patience with no server."""
-    with served(loaded, 1, patience=0.7) as (engine, (server,)):
+    with served(loaded, 1, patience=0.7, quiet=SHORT) as (engine, (server,)):
         engine.sync()
         server.engine.free.clear()
         threading.Timer(1.5, server.engine.free.set).start()

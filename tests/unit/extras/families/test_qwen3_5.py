@@ -280,7 +280,8 @@ def test_adapters_lie_on_every_layer_of_the_decoder(world: World, vision: bool) 
     assert gap(shared, own) < 3e-5
     got, expected = gradients(adapted, shared), gradients(adapted, own)
     assert set(got) == set(expected) == set(policy.lora.names)
-    assert max(float((got[n] - expected[n]).abs().max()) for n in got) < 1e-4
+    # as far apart as float32 is for gradients of up to 20 (1.1e-4 was seen with AVX-512)
+    assert max(float((got[n] - expected[n]).abs().max() / expected[n].abs().max().clamp(min=1.0)) for n in got) < 1e-4
     [group] = adapted.engine().generate([request(world.prompts["video"], 2)], GREEDY)
     row = Row(index=0, group=0, prompt=world.prompts["video"], response=group[0].ids)
     assert (torch.tensor(group[0].logprobs) - alone(adapted, row)).abs().max() < 3e-5

@@ -30,7 +30,7 @@ def passes() -> Config:
 def picture(path: Path, seed: int, size: tuple[int, int] = (64, 64)) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
-    Image.fromarray(rng.integers(0, 255, (4, 4, 3), dtype=np.uint8)).resize(size).save(path)
+    Image.fromarray(rng.integers(0, 255, (4, 4, 3), dtype=np.uint8)).resize(size, Image.Resampling.NEAREST).save(path)  # quick to pack
     return path
 
 

@@ -145,17 +145,26 @@ def play(
     if history and model is None and not rows:
         raise ConfigError("--history says which prompts --rows writes or --model counts; give one of them")
     histories = _histories(history or (["all"] if rows else ["all", "1", "3", "3/8"]))
+    policy = dataclasses.replace(next(iter(histories.values())), actions=actions)
     if rows:
         _check_rows(name, list(histories), answer_format)
     _fresh(out)
+
+    def after(played: Trajectory) -> None:
+        """What no row can hold ends it at the first attempt, not after all of them."""
+        if rows and played.outcome == "success":
+            from vlmrl.extras.agents.demonstrations import episode_rows
+
+            episode_rows(played, policy, answer_format)
+
     settings = PoolSettings(workers=1, deadline=deadline)
     with open_pool(name, _arguments(arguments), plugins=plugin or (), settings=settings) as pool:
         given = _tasks(tasks, name) or default_tasks(name, _arguments(arguments))
-        groups = play_many(pool, given, out, episodes=episodes, attempts=attempts, agent=agent, turns=turns, seed=seed)
+        groups = play_many(pool, given, out, episodes=episodes, attempts=attempts, agent=agent, turns=turns, seed=seed, after=after)
         write_records(out, groups)
         _tell(out, groups, pool)
     if rows:
-        typer.echo(_demonstrated(out, groups, dataclasses.replace(next(iter(histories.values())), actions=actions), answer_format))
+        typer.echo(_demonstrated(out, groups, policy, answer_format))
     if model is not None:
         played = [one for group in groups for one in group]
         for line in _counted(model, played, out, histories, max_pixels):

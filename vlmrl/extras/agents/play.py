@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,14 +65,27 @@ def _action(episode: Episode, agent: Agent, n: int) -> Reply:
 
 
 def play_many(
-    pool: EnvPool, tasks: Sequence[Mapping[str, Any]], out: Path, *, episodes: int, attempts: int, agent: Agent, turns: int, seed: int
+    pool: EnvPool,
+    tasks: Sequence[Mapping[str, Any]],
+    out: Path,
+    *,
+    episodes: int,
+    attempts: int,
+    agent: Agent,
+    turns: int,
+    seed: int,
+    after: Callable[[Trajectory], None] | None = None,
 ) -> list[list[Trajectory]]:
-    """Groups of attempts at the tasks in turn; screens in `out/screens`."""
+    """Groups of attempts at the tasks in turn; screens in `out/screens`. `after` is called with each attempt at its end."""
     screens = ScreenFolder(out / SCREENS)
-    return [
-        [play(pool, task, of_episode, k=k, agent=agent, turns=turns, screens=screens) for k in range(attempts)]
-        for task, of_episode in seeded(tasks, episodes, seed)
-    ]
+    groups: list[list[Trajectory]] = []
+    for task, of_episode in seeded(tasks, episodes, seed):
+        groups.append([])
+        for k in range(attempts):
+            groups[-1].append(play(pool, task, of_episode, k=k, agent=agent, turns=turns, screens=screens))
+            if after is not None:
+                after(groups[-1][-1])
+    return groups
 
 
 def seeded(tasks: Sequence[Mapping[str, Any]], episodes: int, seed: int) -> list[tuple[Mapping[str, Any], int]]:

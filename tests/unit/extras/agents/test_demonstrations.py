@@ -20,7 +20,7 @@ from vlmrl.extras.agents.conversation import Conversation
 from vlmrl.extras.agents.demonstrations import demonstrations, episode_rows
 from vlmrl.extras.agents.find import default_tasks, open_pool
 from vlmrl.extras.agents.history import History
-from vlmrl.extras.agents.play import play_many
+from vlmrl.extras.agents.play import RECORDS, play_many
 from vlmrl.extras.agents.pool import PoolSettings
 from vlmrl.extras.agents.prompts import chains, rows
 from vlmrl.extras.agents.trajectory import Trajectory
@@ -104,6 +104,7 @@ def test_actions_in_json_are_gold_answers(run: Any, tmp_path: Path) -> None:  # 
     code, _, err = run("play", "lights", str(tmp_path / "lights"), "--plugin", "examples.my_world", *command)
     assert code == 64
     assert "is no JSON action, which its prompt asks for" in err
+    assert not (tmp_path / "lights" / RECORDS).exists(), "it ended with the first attempt"
 
 
 def test_the_command_writes_rows_that_are_read_and_taught(run: Any, tmp_path: Path, tiny_files: tuple[Path, Path]) -> None:  # noqa: F811

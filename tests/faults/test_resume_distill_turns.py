@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.e2e.test_two_ranks import assert_same_updates
 from tests.faults.test_resume_distill import BOTH
@@ -67,6 +68,11 @@ def test_what_is_logged_and_recorded(uninterrupted: Whole) -> None:
     assert all(line["teacher"]["tokens"] > line["student"]["tokens"] for line in seen)
 
 
+@pytest.mark.xfail(
+    torch.backends.cpu.get_cpu_capability() == "AVX512",
+    reason="the teacher's pass over a replayed step differs in the last bits there (docs/limits.md)",
+    strict=False,
+)
 @pytest.mark.parametrize("point", cases.some(["step.before_update@3", "rollout.turn@9"], {"step.before_update@3"}))
 def test_killed_and_started_again(point: str, uninterrupted: Whole, tmp_path: Path) -> None:
     config, expected = uninterrupted
